@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -148,15 +148,26 @@ class PolicyVersion(Record):
 R = TypeVar("R", bound=Record)
 
 
+class StepMark(NamedTuple):
+    """Which training batch a batch of records belongs to; the last one of a step closes its stream (semantics.md, section 4)."""
+
+    version: int
+    """The version that the step makes: v_t + 1."""
+    last: bool
+    """True on the batch that ends the step, also when it holds no row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[R]):
     """A table of records on an edge."""
 
     table: pa.Table
     """Rows in the record's schema."""
+    step: StepMark | None = None
+    """Set from the selection of a group on; None before. The runtime copies it from an operator's input to its output."""
 
     @classmethod
-    def of(cls, record: type[R], rows: Iterable[Mapping[str, Any]]) -> Batch[R]:
+    def of(cls, record: type[R], rows: Iterable[Mapping[str, Any]], *, step: StepMark | None = None) -> Batch[R]:
         """Build a batch from rows; a missing column is null, an unknown one an error.
 
         Raises:
@@ -171,7 +182,7 @@ class Batch(Generic[R]):
         for column in schema:
             if not column.nullable and table.column(column.name).null_count:
                 raise ValueError(f"{record.schema_name}.{column.name} must not be null")
-        return cls(table)
+        return cls(table, step)
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows as plain dictionaries."""
@@ -220,7 +231,14 @@ class Control(Protocol):
     """The doors of the actor that owns the scheduler's state."""
 
     async def next_dispatch(self) -> Mapping[str, Any] | None:
-        """Wait for the next order to admit groups: {num_groups, first_group_index, version}; None when no more will come."""
+        """Wait for the next order to admit groups; None when no more will come.
+
+        {num_groups, first_group_index, version, restored}; `restored` orders repeat groups that a resumed run had admitted.
+        """
+        ...
+
+    async def execution_state(self, execution_id: str) -> Mapping[str, Any] | None:
+        """What the run knows of an execution (`executions.v1`); None where it was never admitted."""
         ...
 
     async def admitted(self, executions: pa.Table) -> None:
@@ -231,12 +249,12 @@ class Control(Protocol):
         """Wait until an execution may start: {execution_id, engine, attempt}; None when no more will come."""
         ...
 
-    async def launched(self, execution_id: str) -> None:
-        """Tell that the harness of an execution was started."""
+    async def launched(self, execution_id: str, workspace: str) -> None:
+        """Tell that the harness of an execution was started, and where its workspace is (relative to the run)."""
         ...
 
-    async def finished(self, execution_id: str, status: str) -> None:
-        """Tell that the harness of an execution ended: completed, failed, timeout or cancelled."""
+    async def finished(self, execution_id: str, status: str, reason: str) -> None:
+        """Tell that the harness of an execution ended: completed, failed, timeout or cancelled, and how, for people."""
         ...
 
     async def group_ready(self, group: Mapping[str, Any]) -> None:
@@ -244,7 +262,7 @@ class Control(Protocol):
         ...
 
     async def next_group(self) -> Mapping[str, Any] | None:
-        """Wait for the next group to consume: {group_id, step_version, last}; None when no more will come."""
+        """Wait for the next group to consume: {group_id, version, last}; None when no more will come."""
         ...
 
     async def enqueue(self, microsteps: pa.Table) -> None:
@@ -255,8 +273,20 @@ class Control(Protocol):
         """Tell that every micro-step of a step's groups has been enqueued."""
         ...
 
+    async def next_cancelled(self) -> str | None:
+        """Wait for the id of an execution that is to be cancelled (surplus); None when no more will come."""
+        ...
+
     async def next_version(self) -> Mapping[str, Any] | None:
         """Wait for the next published version: {version, time_s}; None when no more will come."""
+        ...
+
+    async def tick(self) -> None:
+        """Let the policy look at the clock (hold times)."""
+        ...
+
+    async def over(self) -> bool:
+        """True when the run is complete or being stopped."""
         ...
 
     async def record_event(self, kind: str, cell: int, detail: Mapping[str, Any]) -> None:
@@ -267,6 +297,11 @@ class Control(Protocol):
 @runtime_checkable
 class Engines(Protocol):
     """Where model calls go."""
+
+    @property
+    def model_dir(self) -> Path:
+        """Hugging Face folder of the policy: tokenizer, chat template, configuration."""
+        ...
 
     async def route(self, execution_id: str) -> str:
         """Base URL of the engine that serves this execution now; waits while none is routable."""
@@ -286,12 +321,31 @@ class Trees(Protocol):
         ...
 
 
+class Scorer(Protocol):
+    """A scorer operator with its settings and resources bound."""
+
+    async def __call__(self, closed: Batch[ClosedExecution]) -> Batch[Assessment]: ...
+
+
+@runtime_checkable
+class Scorers(Protocol):
+    """Operators that score, by name."""
+
+    def find(self, name: str, settings: Mapping[str, Any]) -> Scorer:
+        """The scorer `name` with these settings."""
+        ...
+
+
 @runtime_checkable
 class Store(Protocol):
     """The tables of the run."""
 
     def append(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to a table; durable when it returns."""
+        ...
+
+    def read(self, table: str, *, where: str | None = None) -> pa.Table:
+        """Read a table as it is now; `where` is an SQL condition over its columns."""
         ...
 
     @property
