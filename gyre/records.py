@@ -324,7 +324,9 @@ class Trees(Protocol):
 class Scorer(Protocol):
     """A scorer operator with its settings and resources bound."""
 
-    async def __call__(self, closed: Batch[ClosedExecution]) -> Batch[Assessment]: ...
+    async def __call__(self, closed: Batch[ClosedExecution]) -> Batch[Assessment]:
+        """Score each closed execution once."""
+        ...
 
 
 @runtime_checkable
