@@ -1,0 +1,150 @@
+"""Restoration and canonical form: which echoed history is the one that was recorded (paper §5.1).
+
+Harnesses send their history back rewritten. Two things are done before matching. *Restoration* puts back what is ours: a tool
+call whose id we gave out gets its original payload, parallel tool results stand in the order of their calls. *Digesting* then
+reduces each message to what identifies it, so that no reformatting shows:
+
+- a tool call with an id of ours is known by that id alone; an unknown one by its name and canonical arguments (key order,
+  spaces, escapes and number formats do not matter);
+- an assistant's text is known by its non-space characters, its thinking not at all (harnesses drop, move and trim them);
+- null, missing and empty content are the same; outer space and carriage returns of other texts are ignored.
+
+What remains different was really changed by the harness and is new content. Nothing here is rendered for the model except the
+restored messages. Fed by the wires, eaten by `tree` (digests) and the renderer (restored messages).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from gyre.trajectory.messages import Message, ToolCall, ToolSpec
+
+
+class ToolCallCache:
+    """Original tool-call payloads of one execution, by call id.
+
+    >>> cache = ToolCallCache()
+    >>> cache.remember([ToolCall(id="c1", name="edit", arguments_json='{ "n": 5000.0 }')])
+    >>> echoed = Message(role="assistant", tool_calls=(ToolCall(id="c1", name="edit", arguments_json='{"n":5000,"all":false}'),))
+    >>> cache.restore(echoed).tool_calls[0].arguments_json
+    '{ "n": 5000.0 }'
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[str, ToolCall] = {}
+
+    def __contains__(self, call_id: str) -> bool:
+        return call_id in self._calls
+
+    def remember(self, calls: Iterable[ToolCall]) -> None:
+        """Keep the calls of an answer as the model made them; the first payload of an id stays."""
+        for call in calls:
+            if call.id:
+                self._calls.setdefault(call.id, call)
+
+    def restore(self, message: Message) -> Message:
+        """The message with the original payload of every call whose id is known."""
+        if not any(call.id in self._calls for call in message.tool_calls):
+            return message
+        return replace(message, tool_calls=tuple(self._calls.get(call.id, call) for call in message.tool_calls))
+
+
+def restore_history(messages: Sequence[Message], cache: ToolCallCache) -> list[Message]:
+    """Put back original payloads, and parallel tool results into the order of their calls.
+
+    The result has as many messages as the input and is what is matched and rendered. Results of calls that the preceding
+    assistant message did not make keep their place behind the others.
+    """
+    restored = [cache.restore(message) for message in messages]
+    start = 0
+    while start < len(restored):
+        if restored[start].role != "tool":
+            start += 1
+            continue
+        end = start
+        while end < len(restored) and restored[end].role == "tool":
+            end += 1
+        calls = restored[start - 1].tool_calls if start else ()
+        order = {call.id: position for position, call in enumerate(calls)}
+        restored[start:end] = sorted(restored[start:end], key=lambda m: order.get(m.tool_call_id, len(order)))
+        start = end
+    return restored
+
+
+def history_digests(messages: Sequence[Message], cache: ToolCallCache, *, tools: Sequence[ToolSpec] = ()) -> list[str]:
+    """Digest of each message of a restored history.
+
+    The offered tools are part of the first digest: they stand in the prompt, so histories with other tools share no prefix.
+    """
+    digests = [message_digest(message, cache) for message in messages]
+    if digests and tools:
+        listed = sorted((tool.name, tool.description, canonical_json(tool.parameters_json)) for tool in tools)
+        digests[0] = _digest(["tools", listed, digests[0]])
+    return digests
+
+
+def message_digest(message: Message, cache: ToolCallCache) -> str:
+    """Digest of one restored message; calls and results with ids of ours are known by them."""
+    return _digest(
+        [
+            _role(message),
+            _text(message),
+            [call.id if call.id in cache else [call.name, canonical_json(call.arguments_json)] for call in message.tool_calls],
+            message.tool_call_id if message.tool_call_id in cache else "",
+        ]
+    )
+
+
+def answer_digests(answer: Message, cache: ToolCallCache) -> list[str]:
+    """Remember an answer's calls; return its digest, then the form it takes where a harness gives the calls ids of its own.
+
+    The first goes into `TrajectoryTree.add`, the others into `TrajectoryTree.alias`.
+    """
+    cache.remember(answer.tool_calls)
+    digests = [message_digest(answer, cache)]
+    if answer.tool_calls:
+        digests.append(message_digest(answer, ToolCallCache()))
+    return digests
+
+
+def is_blank(answer: Message) -> bool:
+    """Whether an answer shows nothing, so that a harness may leave it out of its history."""
+    return not answer.text.strip() and not answer.tool_calls
+
+
+def canonical_json(text: str) -> str:
+    """One spelling for equal JSON values; text that is not JSON stands for itself, without outer space."""
+    try:
+        value: object = json.loads(text) if text.strip() else {}
+    except ValueError:
+        return text.strip()
+    return json.dumps(_canonical(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+
+
+def _canonical(value: object) -> object:
+    if isinstance(value, float):
+        return int(value) if math.isfinite(value) and value == int(value) else value
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in cast(Mapping[str, object], value).items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in cast(list[object], value)]
+    return value
+
+
+def _role(message: Message) -> str:
+    return "system" if message.role == "developer" else message.role
+
+
+def _text(message: Message) -> str:
+    if message.role == "assistant":
+        return "".join(message.text.split())
+    return message.text.replace("\r\n", "\n").strip()
+
+
+def _digest(parts: object) -> str:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
