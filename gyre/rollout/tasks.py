@@ -1,0 +1,128 @@
+"""Task folders in Harbor's published format, read into `task.v1` rows.
+
+A path is one task (it holds `instruction.md`) or a folder of tasks, one sub-folder each, taken in the order of their names.
+Of a task only `instruction.md` and `tests/test.sh` are required. `task.toml` gives limits, which travel in the row's `config`:
+`agent_timeout_s`, `verifier_timeout_s`, `workdir`, `network`, and the `metadata` table as it is. What is wrong is found before
+a run starts, all of it at once, each as a sentence with the place and the remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gyre.errors import Problem, SpecError
+
+INSTRUCTION = "instruction.md"
+TEST_ENTRY = "tests/test.sh"
+
+
+class _Reading(NamedTuple):
+    rows: list[dict[str, Any]]
+    problems: list[Problem]
+
+
+def read_task_folder(path: Path, *, setting: str = "path") -> list[dict[str, Any]]:
+    """Read a task, or a folder of tasks, as `task.v1` rows.
+
+    Args:
+        path: the folder.
+        setting: dotted path of the user's setting that named it, for the error.
+
+    Raises:
+        SpecError: with every problem of every task.
+    """
+    reading = _read(path, setting)
+    if reading.problems:
+        raise SpecError(reading.problems)
+    return reading.rows
+
+
+def find_task_problems(path: Path, *, setting: str = "path") -> list[Problem]:
+    """Say what is wrong with a folder of tasks; empty where nothing is."""
+    return _read(path, setting).problems
+
+
+def _read(path: Path, setting: str) -> _Reading:
+    if not path.is_dir():
+        return _Reading([], [Problem(setting, f"there is no tasks folder {path}", "name a folder of Harbor tasks")])
+    if (path / INSTRUCTION).is_file():
+        folders = [path]
+    else:
+        folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "_")))
+    if not folders:
+        hint = f"each task is a sub-folder with {INSTRUCTION} and {TEST_ENTRY}"
+        return _Reading([], [Problem(setting, f"the folder {path} holds no task", hint)])
+    reading = _Reading([], [])
+    for folder in folders:
+        problems = _task_problems(folder, setting)
+        reading.problems.extend(problems)
+        if not problems:
+            reading.rows.append(_read_task(folder))
+    return reading
+
+
+def _task_problems(folder: Path, setting: str) -> list[Problem]:
+    problems = []
+    if not (folder / INSTRUCTION).is_file():
+        problems.append(
+            Problem(setting, f"task {folder.name} has no {INSTRUCTION}", f"write its instruction to {folder / INSTRUCTION}")
+        )
+    elif not (folder / INSTRUCTION).read_text(encoding="utf-8", errors="replace").strip():
+        problems.append(Problem(setting, f"task {folder.name} has an empty {INSTRUCTION}", "say what the agent shall do"))
+    if not (folder / TEST_ENTRY).is_file():
+        problems.append(
+            Problem(
+                setting,
+                f"task {folder.name} has no {TEST_ENTRY}",
+                f"put a script that writes /logs/verifier/reward.txt at {folder / TEST_ENTRY}",
+            )
+        )
+    try:
+        _read_limits(folder)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
+        problems.append(Problem(setting, f"task {folder.name}: task.toml cannot be read: {error}", "correct the file"))
+    return problems
+
+
+def _read_task(folder: Path) -> dict[str, Any]:
+    return {
+        "query_id": folder.name,
+        "instruction": (folder / INSTRUCTION).read_text(encoding="utf-8"),
+        "task_path": str(folder.resolve()),
+        "config": json.dumps(_read_limits(folder), sort_keys=True),
+    }
+
+
+def _read_limits(folder: Path) -> dict[str, Any]:
+    path = folder / "task.toml"
+    document = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    agent, verifier, environment = (_table(document, name) for name in ("agent", "verifier", "environment"))
+    return {
+        "format": "harbor",
+        "agent_timeout_s": _seconds(agent, "agent"),
+        "verifier_timeout_s": _seconds(verifier, "verifier"),
+        "verifier_env": {str(k): str(v) for k, v in _table(verifier, "env").items()},
+        "workdir": str(environment.get("workdir", "/app")),
+        "network": str(environment.get("network_mode", "")),
+        "metadata": json.loads(json.dumps(_table(document, "metadata"), default=str)),
+    }
+
+
+def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
+    value = document.get(name, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"[{name}] is {value!r}, not a table")
+    return value
+
+
+def _seconds(table: dict[str, Any], name: str) -> float | None:
+    """The table's `timeout_sec`; None where it gives none."""
+    value = table.get("timeout_sec")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ValueError(f"[{name}] timeout_sec is {value!r}, not a positive number of seconds")
+    return float(value)
