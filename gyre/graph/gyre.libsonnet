@@ -1,0 +1,18 @@
+// The vocabulary of a pipeline. Every word is plain data that `+:` can extend; defaults live in the Python signatures, once.
+{
+  // An empty pipeline: give it resources and ops.
+  pipeline(name):: { gyre: 'pipeline.v1', name: name, resources: {}, ops: {} },
+
+  // One operator: 'name' (built in), 'package/name' (installed) or 'module:attr'.
+  op(name):: { op: name, from: {}, args: {} },
+
+  // A connection that carries what a later operator tells an earlier one; only such a connection may close a cycle.
+  feedback(port):: { feedback: port },
+
+  // Resources: a kind with its settings beside it.
+  cells(args={}):: args,
+  engine(kind, args={}):: { kind: kind } + args,
+  learner(kind, args={}):: { kind: kind } + args,
+  transfer(kind, args={}):: { kind: kind } + args,
+  store(kind, args={}):: { kind: kind } + args,
+}

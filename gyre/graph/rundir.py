@@ -1,0 +1,84 @@
+"""Run directories: where a run goes, what it keeps of its pipeline, and whether it may go there.
+
+A run directory belongs to one run: `spec.json` in it is the evaluated pipeline with versions and seed. A new run refuses a directory
+that has one, `--resume` refuses one whose pipeline differs, and says what changed. Nothing is written here before that is settled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gyre.errors import UserError
+from gyre.graph.settings import plain
+from gyre.graph.typed import TypedGraph
+
+SPEC_FILE = "spec.json"
+MOST_CHANGES_LISTED = 10
+"""Differences a refusal lists before it stops."""
+
+
+def default_run_dir(pipeline: str, *, now_utc: datetime) -> Path:
+    """Where a run goes that was given no directory: `runs/<pipeline>/<UTC time>`."""
+    return Path("runs") / pipeline / now_utc.strftime("%Y%m%dT%H%M%SZ")
+
+
+def spec_document(graph: TypedGraph, *, versions: Mapping[str, str]) -> dict[str, Any]:
+    """What a run keeps of its pipeline: the evaluated object, every setting with its default filled in, versions, seed."""
+    dispatch = graph.find_node("dispatch")
+    return {
+        "pipeline": graph.spec.document,
+        "settings": {node.name: plain(node.settings) for node in graph.nodes.values()},
+        "base_dir": str(graph.spec.base_dir),
+        "file": graph.spec.path.name,
+        "seed": dispatch.settings.get("seed", 0) if dispatch else 0,
+        "versions": dict(versions),
+    }
+
+
+def check_run_dir(run_dir: Path, document: Mapping[str, Any], *, resume: bool) -> None:
+    """Refuse a directory that a run must not go to.
+
+    Raises:
+        UserError: it already holds another run; or, with `resume`, it holds none, or one of another pipeline.
+    """
+    kept = run_dir / SPEC_FILE
+    if not resume:
+        if kept.exists():
+            hint = "choose another --run-dir, or continue it with --resume"
+            raise UserError(f"{run_dir} already holds a run", hint=hint)
+        if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+            raise UserError(f"{run_dir} is not an empty directory", hint="choose another --run-dir")
+        return
+    if not kept.is_file():
+        raise UserError(f"{run_dir} holds no run to resume", hint="give the --run-dir of an interrupted run")
+    changes = list(find_changes(json.loads(kept.read_text(encoding="utf-8")), document))
+    if changes:
+        shown = "; ".join(changes[:MOST_CHANGES_LISTED])
+        more = f"; and {len(changes) - MOST_CHANGES_LISTED} more" if len(changes) > MOST_CHANGES_LISTED else ""
+        hint = "resume with the pipeline and the --set values it was started with, or start a new run"
+        raise UserError(f"the pipeline of {run_dir} changed: {shown}{more}", hint=hint)
+
+
+def find_changes(kept: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[str]:
+    """Name what differs between two run documents in the pipeline and its settings; versions and places may differ."""
+    yield from _differences("", kept.get("pipeline"), document["pipeline"])
+    if kept.get("pipeline") == document["pipeline"]:
+        yield from _differences("default of ops", kept.get("settings"), json.loads(json.dumps(document["settings"])))
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            place = f"{path}.{key}".lstrip(".")
+            if key not in new:
+                yield f"{place} is gone"
+            elif key not in old:
+                yield f"{place} is new"
+            else:
+                yield from _differences(place, old[key], new[key])
+    elif old != new:
+        yield f"{path} was {json.dumps(old)} and is {json.dumps(new)}"
