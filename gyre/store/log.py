@@ -68,7 +68,7 @@ class TableLog:
         Raises:
             StoreError: a row does not fit the table, or the file could not be written (nothing of `rows` is kept then).
         """
-        self.append_table(rows_to_table(self.table, rows))
+        self._append(rows_to_table(self.table, rows))
 
     def append_table(self, rows: pa.Table) -> None:
         """Append rows that are an Arrow table already; extra columns are refused, their order is free."""
@@ -78,6 +78,9 @@ class TableLog:
         except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise StoreError(f"table {self.table}: rows do not fit its schema: {error}") from error
         check_nulls(self.table, rows)
+        self._append(rows)
+
+    def _append(self, rows: pa.Table) -> None:
         if rows.num_rows == 0:
             return
         with self._lock:
@@ -95,7 +98,7 @@ class TableLog:
     def _stamped(self, rows: pa.Table) -> pa.RecordBatch:
         first = max(self._last_order + 1, time.time_ns())
         self._last_order = first + rows.num_rows - 1
-        columns = [column.combine_chunks() for column in rows.columns]
+        columns = [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in rows.columns]
         columns.append(pa.repeat(pa.scalar(self._name, pa.string()), rows.num_rows))
         columns.append(pa.array(range(first, first + rows.num_rows), pa.int64()))
         return pa.record_batch(columns, schema=self._schema)

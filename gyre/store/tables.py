@@ -90,7 +90,7 @@ def commit_segments(run_dir: Path, table: str, segments: Sequence[Segment]) -> i
     try:
         dataset = open_dataset(run_dir, table)
         if dataset is None:
-            dataset = lance.write_dataset(schema.empty_table(), path, schema=schema, mode="overwrite")
+            dataset = lance.write_dataset(schema.empty_table(), path, schema=schema, mode="create")
         known = set() if table in TABLE_KEYS else folded_segments(dataset, [s.name for s in segments])
         rows = pa.concat_tables([schema.empty_table()] + [s.rows for s in segments if s.name not in known])
         if rows.num_rows == 0:
