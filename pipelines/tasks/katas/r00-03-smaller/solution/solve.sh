@@ -1,0 +1,6 @@
+#!/bin/sh
+cat > solution.py <<'END'
+def solve(x, y):
+    return min(x, y) - 6
+END
+touch .finished

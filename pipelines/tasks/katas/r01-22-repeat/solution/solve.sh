@@ -1,0 +1,6 @@
+#!/bin/sh
+cat > solution.py <<'END'
+def solve(s):
+    return s * 3 + 'd'
+END
+touch .finished

@@ -1,0 +1,6 @@
+#!/bin/sh
+cat > solution.py <<'END'
+def solve(v):
+    return sum(i > 6 for i in v)
+END
+touch .finished
