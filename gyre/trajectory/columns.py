@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 SPAN_TYPE = pa.struct([pa.field("version", pa.int64()), pa.field("start", pa.int32()), pa.field("end", pa.int32())])
 
 
-def list_column(
-    arrays: Sequence[NDArray[Any]], value_type: pa.DataType, *, valid: Sequence[NDArray[np.bool_]] | None = None
-) -> pa.Array:
+def list_column(arrays: Sequence[NDArray[Any]], value_type: pa.DataType, *, valid: Sequence[NDArray[np.bool_]] | None = None) -> pa.Array:
     """A `list<value_type>` column with one list per array; where `valid` is false the value is null."""
     values = np.concatenate(arrays) if arrays else np.empty(0)
     mask = ~np.concatenate(valid) if valid else None

@@ -75,9 +75,7 @@ def check_node(node: Node, *, num_nodes: int) -> None:
     if node.role not in ROLES:
         raise ValueError(f"node {node.node_id}: role {node.role!r} is none of {', '.join(ROLES)}")
     if len(node.output_ids) != len(node.output_logprobs):
-        raise ValueError(
-            f"node {node.node_id}: {len(node.output_ids)} sampled tokens but {len(node.output_logprobs)} log-probabilities"
-        )
+        raise ValueError(f"node {node.node_id}: {len(node.output_ids)} sampled tokens but {len(node.output_logprobs)} log-probabilities")
     position = 0
     for span in node.weight_versions:
         if span.start != position or span.end <= span.start:

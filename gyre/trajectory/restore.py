@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -121,14 +120,14 @@ def canonical_json(text: str) -> str:
     """One spelling for equal JSON values; text that is not JSON stands for itself, without outer space."""
     try:
         value: object = json.loads(text) if text.strip() else {}
-    except ValueError:
+        return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):
         return text.strip()
-    return json.dumps(_canonical(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
 
 
 def _canonical(value: object) -> object:
     if isinstance(value, float):
-        return int(value) if math.isfinite(value) and value == int(value) else value
+        return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
         return {key: _canonical(item) for key, item in cast(Mapping[str, object], value).items()}
     if isinstance(value, list):

@@ -110,9 +110,7 @@ def materialize(tree: TrajectoryTree, selected: Sequence[Selected], *, group_id:
         "role": [item.role for item in selected],
         "input_ids": list_column([path.input_ids for path in paths], pa.int32()),
         "target_mask": list_column([path.target_mask for path in paths], pa.bool_()),
-        "behavior_logprobs": list_column(
-            [path.logprobs for path in paths], pa.float32(), valid=[path.target_mask for path in paths]
-        ),
+        "behavior_logprobs": list_column([path.logprobs for path in paths], pa.float32(), valid=[path.target_mask for path in paths]),
         "advantage": [float(advantage)] * num,
         "execution_targets": [sum(item.num_targets for item in selected)] * num,
         "num_trajectories": [num] * num,
