@@ -72,6 +72,8 @@ def check_node(node: Node, *, num_nodes: int) -> None:
         raise ValueError(f"node {node.node_id}: parent {node.parent_node_id} is not in the tree")
     if not node.message_digests:
         raise ValueError(f"node {node.node_id}: the increment has at least one message, the answer")
+    if node.parent_node_id is None and not len(node.input_ids):
+        raise ValueError(f"node {node.node_id}: a call at the root has input tokens, this one was sampled from nothing")
     if node.role not in ROLES:
         raise ValueError(f"node {node.node_id}: role {node.role!r} is none of {', '.join(ROLES)}")
     if len(node.output_ids) != len(node.output_logprobs):

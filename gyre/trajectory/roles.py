@@ -213,9 +213,10 @@ def _contains(value: object, texts: tuple[str, ...]) -> bool:
     return value is not None and any(text in str(value) for text in texts)
 
 
-def _find_field(fields: Mapping[str, object], path: str) -> object:
+def _find_field(fields: object, path: str) -> object:
     """Value at a dotted path of the body; None where it is missing or null."""
-    value: object = fields
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+    if not isinstance(fields, Mapping):
+        return None
+    key, _, rest = path.partition(".")
+    value = cast(Mapping[str, object], fields).get(key)
+    return _find_field(value, rest) if rest else value
