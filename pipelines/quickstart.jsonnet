@@ -22,7 +22,7 @@ function(
   gyre.pipeline('quickstart') {
     resources: {
       cells: gyre.cells({ count: cells, concurrency: concurrency, standalone: standalone, layout: { tp: 1, pp: 1 } }),
-      engine: gyre.engine('local', { model: 'models/tiny' }),
+      engine: gyre.engine('local', if train then {} else { model: 'models/tiny' }),
       store: gyre.store('lance'),
     } + (if !train then {} else {
            learner: gyre.learner('megatron', { model: 'models/tiny', lr: lr, eps: 1e-8, weight_decay: 0.0 }),

@@ -96,6 +96,6 @@ def _check_ranges(node: TypedNode) -> Iterator[Problem]:
         least, most, is_open = allowed
         is_low = least is not None and (value <= least if is_open else value < least)
         if is_low or (most is not None and value > most):
-            low = f"above {least:g}" if is_open else f"at least {least:g}"
+            low = f"above {least:g}" if is_open else f"{least:g} or more" if most is None else f"at least {least:g}"
             words = low if most is None else f"{low} and at most {most:g}"
-            yield Problem(f"ops.{node.name}.args.{name}", f"must be {words}, this is {value}", f"give a number {words}")
+            yield Problem(f"ops.{node.name}.args.{name}", f"{value} is out of range", f"give a number that is {words}")
