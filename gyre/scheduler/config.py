@@ -1,7 +1,7 @@
 """Settings of the scheduler: the numbers of dispatch, of the cells, and of the placement policy.
 
-Paper names are kept: `phi` and `mu` of boundary dispatch (section 2.2), `rho_min` of the supply check (section 4.2). The defaults of
-a pipeline live in its operators' signatures; here are those of the pure core.
+Paper names are kept: `phi` and `mu` of boundary dispatch (section 2.2), `rho_min` of the supply check (section 4.2). The defaults
+of a pipeline live in its operators' signatures; here are those of the pure core.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ class SchedulerConfig:
         return end if self.steps is None else min(end, self.steps)
 
     def groups_due(self, published_version: int) -> int:
-        """Groups admitted in all once `published_version` is out: q + mu * B at start, one more per group of a finished step."""
+        """Groups admitted in all once `published_version` is out: q + mu * B at start, B more per published step, cut to the total."""
+        if not self.train:
+            return self.total_groups or 0
         due = self.extra_groups + (self.mu + published_version) * self.groups_per_step
         return due if self.total_groups is None else min(due, self.total_groups)
 

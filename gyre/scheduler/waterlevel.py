@@ -1,0 +1,82 @@
+"""Cells, their roles and order, and the capacity that waterlevel control compares with (paper sections 4.1 and 4.2).
+
+Cells follow a fixed order, the core first. With the first `m` living cells in training the remaining rollout capacity is
+`C(m) = c_s + sum of c_k over the others`; cell `m` may leave rollout only while `waterlevel <= C(m + 1)`. A lost cell leaves the
+order; one that comes back serves rollouts at once and re-enters the order at a burst boundary.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gyre.scheduler.config import SchedulerConfig, cell_engine, standalone_engine
+
+Role = Literal["rollout", "leaving", "training", "returning", "lost"]
+CORE = 0
+"""The core cell: sole owner of the authoritative weights and the optimizer."""
+
+
+class CellOrder:
+    """Roles of the cells, and the order in which they leave rollout.
+
+    >>> cells = CellOrder(SchedulerConfig(groups_per_step=1, group_size=1, cells=(4, 4, 4), standalone=(2,)))
+    >>> [cells.capacity(m) for m in range(4)]
+    [14, 10, 6, 2]
+    >>> cells.roles[0] = "training"
+    >>> cells.num_out, cells.next_cell
+    (1, 1)
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.roles: list[Role] = ["rollout"] * len(config.cells)
+        self.order = list(range(len(config.cells)))
+        """Living cells that may train, in the order in which they leave."""
+        self.down: set[str] = set()
+        """Engines that do not answer."""
+        self._capacities = config.cells
+        self._standalone = {standalone_engine(i): c for i, c in enumerate(config.standalone)}
+
+    def is_out(self, cell: int) -> bool:
+        """True while a cell trains or is on its way to."""
+        return self.roles[cell] in ("leaving", "training")
+
+    @property
+    def num_out(self) -> int:
+        """How many cells of the order are out of rollout, counted from the core on."""
+        return next((m for m, cell in enumerate(self.order) if not self.is_out(cell)), len(self.order))
+
+    @property
+    def next_cell(self) -> int | None:
+        """The cell that may leave next; None where all are out or it is still returning."""
+        m = self.num_out
+        return self.order[m] if m < len(self.order) and self.roles[self.order[m]] == "rollout" else None
+
+    @property
+    def is_changing(self) -> bool:
+        """True while any cell is between two roles."""
+        return "leaving" in self.roles or "returning" in self.roles
+
+    def capacity(self, num_training: int) -> int:
+        """C(m): executions that can be served with the first m cells of the order in training."""
+        training = self.order[:num_training]
+        cells = sum(
+            capacity
+            for cell, capacity in enumerate(self._capacities)
+            if self.roles[cell] != "lost" and cell not in training and cell_engine(cell) not in self.down
+        )
+        return cells + sum(c for name, c in self._standalone.items() if name not in self.down)
+
+    @property
+    def can_ever_serve(self) -> bool:
+        """True where some engine serves rollouts, will once it has switched, or may come back up."""
+        return bool(self._standalone) or any(role in ("rollout", "returning") for role in self.roles)
+
+    def lose(self, cell: int) -> None:
+        """Take a lost cell out of the order."""
+        self.roles[cell] = "lost"
+        self.down.discard(cell_engine(cell))
+        self.order = [other for other in self.order if other != cell]
+
+    def rebuild_order(self) -> None:
+        """At a burst boundary: every living cell may train again."""
+        self.order = [cell for cell, role in enumerate(self.roles) if role != "lost"]
