@@ -96,7 +96,7 @@ class Burst:
 
     def begin_step(self) -> BeginStep:
         """Open the stream and the join window of the next step."""
-        assert self.phase == "waiting" and not self.consumed
+        assert self.phase == "waiting", "a step begins after the one before"
         self.phase = "stepping"
         self.is_window_open = True
         return BeginStep(
