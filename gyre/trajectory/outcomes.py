@@ -8,13 +8,13 @@ Invariants: exactly one `Designate` per closed execution, never revised; late, d
 nothing (they are stored by the caller, beside the designated one); a group becomes ready exactly once.
 
     >>> group = GroupOutcomes("g000000", size=2)
-    >>> group.closed("g000000-00", "timeout", assessable=True, artifact_version="a", budget_until_s=60.0)
+    >>> group.closed("g000000-00", "timeout", assessable=True, artifact_version="a", budget_until_s=60.0, now_s=5.0)
     (Assess(execution_id='g000000-00', try_number=1, wait_s=0.0),)
     >>> group.assessed("g000000-00", valid=False, score=None, reason="no reward file", artifact_version="a", now_s=6.0)
     (Assess(execution_id='g000000-00', try_number=2, wait_s=0.5),)
     >>> [a.outcome for a in group.assessed("g000000-00", valid=True, score=0.5, reason="", artifact_version="a", now_s=7.0)]
     ['scored']
-    >>> group.closed("g000000-01", "failed", assessable=False, artifact_version="", budget_until_s=60.0)[-1]
+    >>> group.closed("g000000-01", "failed", assessable=False, artifact_version="", budget_until_s=60.0, now_s=8.0)[-1]
     GroupReady(group_id='g000000', scored=1, unresolved=0, placeholders=1, cancelled=0)
 """
 
@@ -102,16 +102,20 @@ class ExecutionOutcome:
         """None while the outcome is open."""
         self.status: str | None = None
         """How the harness ended; None while it runs or waits. For people: it never changes a reward."""
+        self.closed_at_s: float | None = None
+        """When the closing was heard of; None before. For people, too."""
         self._max_tries = max_tries
         self._artifact_version = ""
         self._budget_until_s = math.inf
         self._try_number = 0
 
-    def closed(self, status: str, *, assessable: bool, artifact_version: str, budget_until_s: float) -> tuple[Assess | Designate, ...]:
+    def closed(
+        self, status: str, *, assessable: bool, artifact_version: str, budget_until_s: float, now_s: float
+    ) -> tuple[Assess | Designate, ...]:
         """The harness ended (completed, failed, timeout or cancelled) and the artifact is fixed; a second closing is ignored."""
         if self.status is not None or self.designated is not None:
             return ()
-        self.status = status
+        self.status, self.closed_at_s = status, now_s
         self._artifact_version = artifact_version
         self._budget_until_s = budget_until_s
         if status == "cancelled":
@@ -177,12 +181,12 @@ class GroupOutcomes:
         return MappingProxyType(found)
 
     def closed(
-        self, execution_id: str, status: str, *, assessable: bool, artifact_version: str, budget_until_s: float
+        self, execution_id: str, status: str, *, assessable: bool, artifact_version: str, budget_until_s: float, now_s: float
     ) -> tuple[Action, ...]:
         """An execution's harness ended; its slot is free, scoring follows (one try at least, even past the budget)."""
         item = self._execution(execution_id)
         return self._with_group(
-            item.closed(status, assessable=assessable, artifact_version=artifact_version, budget_until_s=budget_until_s)
+            item.closed(status, assessable=assessable, artifact_version=artifact_version, budget_until_s=budget_until_s, now_s=now_s)
         )
 
     def assessed(

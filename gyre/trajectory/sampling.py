@@ -50,23 +50,30 @@ def execution_rng(seed: int, execution_id: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
 
 
-def select_trajectories(tree: TrajectoryTree, *, j_max: int, seed: int, role_order: Sequence[str] = ROLE_ORDER) -> list[Selected]:
-    """Draw at most `j_max` trajectories with disjoint targets, in the order of the draws."""
-    rng = execution_rng(seed, tree.execution_id)
-    unmasked = [node.num_targets if node.role in role_order else 0 for node in tree.nodes]
-    paths = {leaf: tree.path(leaf) for leaf in trainable_leaves(tree, role_order)}
+def select_trajectories(
+    tree: TrajectoryTree, *, j_max: int | None, seed: int, execution_id: str, role_order: Sequence[str] = ROLE_ORDER
+) -> list[Selected]:
+    """Draw at most `j_max` trajectories (None: all) with disjoint targets, in the order of the draws."""
+    rng = execution_rng(seed, execution_id)
+    unmasked = np.array([node.num_targets if node.role in role_order else 0 for node in tree.nodes], dtype=np.int64)
+    paths = {leaf: np.array(tree.path(leaf)) for leaf in trainable_leaves(tree, role_order)}
     selected: list[Selected] = []
-    while len(selected) < j_max:
-        # Counted over whole paths; a leaf is left with none when the paths that cover it were drawn.
-        counts = {leaf: sum(unmasked[node] for node in path) for leaf, path in paths.items()}
-        leaves = _highest_class({leaf: n for leaf, n in counts.items() if n}, tree, role_order)
+    while j_max is None or len(selected) < j_max:
+        counts = {leaf: int(unmasked[path].sum()) for leaf, path in paths.items()}
+        leaves = _highest_class({leaf: count for leaf, count in counts.items() if count}, tree, role_order)
         if not leaves:
             break
         leaf = _draw(leaves, [counts[leaf] for leaf in leaves], rng)
-        targets = tuple(node for node in paths[leaf] if unmasked[node])
-        selected.append(Selected(leaf_node_id=leaf, role=tree.nodes[leaf].role, target_node_ids=targets, num_targets=counts[leaf]))
-        for node in paths[leaf]:
-            unmasked[node] = 0
+        path = paths[leaf]
+        selected.append(
+            Selected(
+                leaf_node_id=leaf,
+                role=tree.nodes[leaf].role,
+                target_node_ids=tuple(path[unmasked[path] > 0].tolist()),
+                num_targets=counts[leaf],
+            )
+        )
+        unmasked[path] = 0
     return selected
 
 
