@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 Message = dict[str, Any]
 
 VISIBLE_CASES = 3
-COMPACT_TOKENS_RANGE = (90, 330)
+COMPACT_TOKENS_RANGE = (50, 250)
 """Compaction thresholds that demonstrations draw from; a live run has one fixed threshold in this range."""
 
 

@@ -252,7 +252,7 @@ class Agent:
 
     def work(self) -> str:
         """Answer by answer until the end; the last text that was said."""
-        for _ in range(self.options["max_calls"]):
+        for num_left in reversed(range(self.options["max_calls"])):
             try:
                 message, num_tokens = self.ask(self.messages)
             except EndpointError as error:
@@ -269,7 +269,7 @@ class Agent:
                 self.messages.append({"role": "tool", "tool_call_id": call.get("id", ""), "content": result})
             if self.is_finished:
                 return "done"
-            if num_tokens > self.options["compact_tokens"]:
+            if num_left and num_tokens > self.options["compact_tokens"]:
                 self.compact()
         return ""
 
