@@ -257,8 +257,12 @@ class Control(Protocol):
         """Tell that the harness of an execution ended: completed, failed, timeout or cancelled, and how, for people."""
         ...
 
+    async def assessed(self, execution_id: str, valid: bool) -> None:
+        """Tell of the designated assessment of an execution (under oversampling, N valid ones cancel the surplus)."""
+        ...
+
     async def group_ready(self, group: Mapping[str, Any]) -> None:
-        """Tell that every execution of a group has its outcome: {group_id, valid, unresolved, placeholders, cancelled}."""
+        """Tell that every execution of a group has its outcome: {group_id, valid, unresolved, placeholders, cancelled, reward_sum}."""
         ...
 
     async def next_group(self) -> Mapping[str, Any] | None:
@@ -301,6 +305,10 @@ class Engines(Protocol):
     @property
     def model_dir(self) -> Path:
         """Hugging Face folder of the policy: tokenizer, chat template, configuration."""
+        ...
+
+    def assign(self, execution_id: str, engine: str) -> None:
+        """Serve an execution from an engine from now on."""
         ...
 
     async def route(self, execution_id: str) -> str:

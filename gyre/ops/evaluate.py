@@ -1,0 +1,236 @@
+"""`evaluate`: scores the preserved work of closed executions and emits groups as they become ready (paper section 5.2).
+
+What an outcome means is decided by `gyre.trajectory.outcomes`; here its actions are performed: the scorer is asked, asked again after a
+while where it gave nothing valid, and every assessment is stored. One batch out is one ready group. After a resume, executions that
+have their designated assessment keep it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gyre.killpoints import kill_point
+from gyre.records import Batch, ClosedExecution, Control, ScoredExecution, Scorers, Store, Stream, op
+from gyre.trajectory import outcomes as o
+
+
+@op("evaluate", state="store")
+class Evaluate:
+    """Score closed executions with a scorer operator and emit ready groups.
+
+    State across batches: outcomes of groups that are not ready; a resumed run rebuilds them from `assessments`.
+    """
+
+    def __init__(
+        self,
+        *,
+        scorer: str = "task_verifier",
+        scorer_args: dict[str, Any] | None = None,
+        budget_s: float = 3600.0,
+        max_tries: int | None = None,
+        workers: int = 2,
+        scorers: Scorers,
+        control: Control,
+        store: Store,
+    ) -> None:
+        """Take the settings of evaluation.
+
+        Args:
+            scorer: operator from closed executions to assessments: built-in name, `package/name` or `module:attr`.
+            scorer_args: its settings.
+            budget_s: overall budget of an execution from its launch, in seconds: evaluator retries stop there. An execution that
+                closed late still gets one try.
+            max_tries: most tries at one artifact; None tries until the budget is over.
+            workers: scorings at a time.
+            scorers: operators that score, by name.
+            control: the scheduler's doors.
+            store: the run's tables.
+        """
+        self.scorer = scorers.find(scorer, scorer_args or {})
+        self.budget_s = budget_s
+        self.max_tries = max_tries
+        self.control = control
+        self.store = store
+        self._slots = asyncio.Semaphore(workers)
+        self._groups: dict[str, o.GroupOutcomes] = {}
+        self._closed: dict[str, dict[str, Any]] = {}
+        self._earlier: dict[tuple[str, int], dict[str, Any]] = {}
+        self._ready: asyncio.Queue[Batch[ScoredExecution] | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, closed: Stream[ClosedExecution]) -> Stream[ScoredExecution]:
+        """Emit each group once, when all its executions have their outcome."""
+        known = await asyncio.to_thread(self.store.read, "assessments", where="designated")
+        self._earlier = {(row["execution_id"], row["attempt"]): row for row in known.to_pylist()}
+        reader = asyncio.ensure_future(self._read(closed))
+        try:
+            while (batch := await self._ready.get()) is not None:
+                yield batch
+            await reader
+        finally:
+            for task in (reader, *self._tasks):
+                task.cancel()
+
+    async def _read(self, closed: Stream[ClosedExecution]) -> None:
+        try:
+            async for batch in closed:
+                for row in batch.rows():
+                    await self._close(row)
+            while self._tasks:
+                await asyncio.gather(*self._tasks)
+        finally:
+            await self._ready.put(None)
+
+    async def _close(self, row: dict[str, Any]) -> None:
+        execution_id = row["execution_id"]
+        group = self._groups.get(row["group_id"])
+        if group is None:
+            size, surplus = row["group_size"], row["group_surplus"]
+            group = o.GroupOutcomes(row["group_id"], size=size, num_surplus=surplus, max_tries=self.max_tries)
+            self._groups[row["group_id"]] = group
+        self._closed[execution_id] = row
+        if group.is_ready:
+            await self._close_late(group, row)
+            return
+        actions = group.closed(
+            execution_id,
+            row["status"],
+            assessable=row["assessable"],
+            artifact_version=row["artifact_version"],
+            budget_until_s=max(row["budget_until_s"], row["finished_at_s"] + 1.0),
+            now_s=time.time(),
+        )
+        earlier = self._earlier.get((execution_id, row["attempt"]))
+        if earlier is not None and any(isinstance(action, o.Assess) for action in actions):
+            actions = self._repeat(group, row, earlier)
+        await self._perform(group, actions)
+
+    async def _close_late(self, group: o.GroupOutcomes, row: dict[str, Any]) -> None:
+        """A surplus execution ended after its group was ready: its outcome is on record and not used."""
+        outcome = group.outcomes.get(row["execution_id"])
+        if outcome is not None:
+            await self._designate(outcome)
+
+    def _repeat(self, group: o.GroupOutcomes, row: dict[str, Any], earlier: Mapping[str, Any]) -> tuple[o.Action, ...]:
+        """Take the designated assessment that was made before the resume instead of asking again."""
+        if not earlier["valid"]:
+            return group.budget_expired(row["execution_id"], now_s=float("inf"))
+        return group.assessed(
+            row["execution_id"],
+            valid=True,
+            score=earlier["score"],
+            reason=earlier["reason"],
+            artifact_version=row["artifact_version"],
+            now_s=time.time(),
+        )
+
+    async def _perform(self, group: o.GroupOutcomes, actions: tuple[o.Action, ...]) -> None:
+        for action in actions:
+            match action:
+                case o.Assess():
+                    task = asyncio.ensure_future(self._assess(group, action))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                case o.Designate():
+                    await self._designate(action)
+                case o.GroupReady():
+                    await self._emit(group, action)
+                case o.CancelRest():
+                    pass
+
+    async def _assess(self, group: o.GroupOutcomes, action: o.Assess) -> None:
+        row = self._closed[action.execution_id]
+        await asyncio.sleep(action.wait_s)
+        async with self._slots:
+            kill_point("between_harness_end_and_score")
+            found = await self._ask(row)
+        found["try"] = action.try_number
+        if not (found["valid"] and found["score"] is not None):
+            self.store.append("assessments", [{**found, "designated": False, "score": None, "valid": False}])
+        actions = group.assessed(
+            action.execution_id,
+            valid=found["valid"],
+            score=found["score"],
+            reason=found["reason"],
+            artifact_version=row["artifact_version"],
+            now_s=time.time(),
+        )
+        await self._perform(group, actions)
+
+    async def _ask(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Ask the scorer once. A scorer that fails, or answers nothing, has not scored: that is a reason, not a crash."""
+        batch = Batch.of(ClosedExecution, [row])
+        try:
+            answered = (await self.scorer(batch)).rows()
+            reason = "the scorer answered nothing for this execution"
+        except Exception as error:
+            answered, reason = [], f"the scorer failed: {type(error).__name__}: {error}"
+        matching = [a for a in answered if a["execution_id"] == row["execution_id"]]
+        return matching[0] if matching else self._assessment(row, valid=False, score=None, reason=reason, tries=1)
+
+    def _assessment(
+        self, row: Mapping[str, Any], *, valid: bool, score: float | None, reason: str, tries: int, designated: bool = False
+    ) -> dict[str, Any]:
+        return {
+            "execution_id": row["execution_id"],
+            "attempt": row["attempt"],
+            "designated": designated,
+            "valid": valid,
+            "score": score,
+            "reason": reason,
+            "artifact_version": row["artifact_version"],
+            "artifact_ref": row["workspace"],
+            "branch": "",
+            "try": tries,
+            "created_at_s": time.time(),
+        }
+
+    async def _designate(self, action: o.Designate) -> None:
+        row = self._closed.get(action.execution_id)
+        if row is None:
+            return
+        await self.control.assessed(action.execution_id, action.valid)
+        if (action.execution_id, row["attempt"]) in self._earlier:
+            return
+        designated = self._assessment(
+            row,
+            valid=action.valid,
+            score=action.reward,
+            reason=action.reason,
+            tries=action.try_number,
+            designated=True,
+        )
+        self.store.append("assessments", [designated])
+
+    async def _emit(self, group: o.GroupOutcomes, action: o.GroupReady) -> None:
+        rows = []
+        for execution_id, outcome in group.outcomes.items():
+            closed = self._closed.get(execution_id)
+            if closed is None:  # cancelled while it was still running: its record is closed when it comes
+                continue
+            rows.append(
+                {
+                    "execution_id": execution_id,
+                    "group_id": group.group_id,
+                    "query_id": closed["query_id"],
+                    "attempt": closed["attempt"],
+                    "dispatch_version": closed["dispatch_version"],
+                    "outcome": outcome.outcome,
+                    "reward": outcome.reward,
+                }
+            )
+        rewards = [row["reward"] for row in rows if row["reward"] is not None]
+        await self._ready.put(Batch.of(ScoredExecution, sorted(rows, key=lambda r: r["execution_id"])))
+        await self.control.group_ready(
+            {
+                "group_id": group.group_id,
+                "valid": action.num_valid,
+                "unresolved": action.unresolved,
+                "placeholders": action.placeholders,
+                "cancelled": action.cancelled,
+                "reward_sum": float(sum(rewards)),
+            }
+        )
