@@ -147,8 +147,9 @@ def command(*examples: str) -> Callable[[Callable[..., int]], ExampleCommand]:
     """Declare a command by its function; its name is the function's, its help the docstring and the examples."""
 
     def declare(function: Callable[..., int]) -> ExampleCommand:
-        declared = cli.command(cls=ExampleCommand)(function)
+        declared = click.command(None, ExampleCommand)(function)
         declared.examples = examples
+        cli.add_command(declared)
         return declared
 
     return declare

@@ -35,15 +35,8 @@ POOL_OF_OPERATOR: Mapping[str, str] = {
 POOL_ORDER = ("control", "rollout", "evaluate", "materialize")
 EDGE_CAPACITY_BATCHES = 8
 """Batches that wait on an edge before its source is held: enough to hide one transfer, few enough that a slow sink is felt."""
-RECORDED_IN: Mapping[str, str] = {
-    "execution.v1": "executions",
-    "closed_execution.v1": "executions",
-    "assessment.v1": "assessments",
-    "scored_execution.v1": "assessments",
-    "trajectory.v1": "trajectories",
-    "policy_version.v1": "publications",
-}
-"""Table of the run that keeps the records of an edge."""
+TAPS: Mapping[str, str] = {"trajectory.v1": "trajectories"}
+"""Table of the run to which the runtime also appends every batch of an edge. Other tables are written by their operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +113,8 @@ class EdgePlan:
     """Batches that may wait on it."""
     is_feedback: bool
     """True where it carries what a later operator tells an earlier one."""
-    recorded_in: str | None
-    """Table of the run that keeps these records; None: they are not kept."""
+    tap: str | None
+    """Table of the run that also gets every batch; None: none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +213,7 @@ def _plan_edge(edge: TypedEdge) -> EdgePlan:
         record=schema_name,
         capacity_batches=EDGE_CAPACITY_BATCHES,
         is_feedback=edge.is_feedback,
-        recorded_in=RECORDED_IN.get(schema_name),
+        tap=TAPS.get(schema_name),
     )
 
 

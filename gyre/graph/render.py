@@ -91,7 +91,7 @@ def _short(value: Any) -> str:
 
 def _edge_line(edge: EdgePlan) -> str:
     arrow = "⇢" if edge.is_feedback else "→"
-    kept = f", kept in {edge.recorded_in}" if edge.recorded_in else ""
+    kept = f", kept in {edge.tap}" if edge.tap else ""
     back = ", feedback" if edge.is_feedback else ""
     return f"{edge.source} {arrow} {edge.target}: {edge.record}, {edge.capacity_batches}{back}{kept}"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gyre.errors import UserError
-from gyre.graph.settings import plain
-from gyre.graph.typed import TypedGraph
+from gyre.graph.plan import Plan
+from gyre.graph.spec import Spec
 
 SPEC_FILE = "spec.json"
 MOST_CHANGES_LISTED = 10
@@ -26,15 +26,17 @@ def default_run_dir(pipeline: str, *, now_utc: datetime) -> Path:
     return Path("runs") / pipeline / now_utc.strftime("%Y%m%dT%H%M%SZ")
 
 
-def spec_document(graph: TypedGraph, *, versions: Mapping[str, str]) -> dict[str, Any]:
+def spec_document(plan: Plan, spec: Spec, *, versions: Mapping[str, str]) -> dict[str, Any]:
     """What a run keeps of its pipeline: the evaluated object, every setting with its default filled in, versions, seed."""
-    dispatch = graph.find_node("dispatch")
+    settings = {node.name: dict(node.settings) for node in plan.nodes}
+    seeds = [node.settings.get("seed") for node in plan.nodes if node.operator == "dispatch"]
     return {
-        "pipeline": graph.spec.document,
-        "settings": {node.name: plain(node.settings) for node in graph.nodes.values()},
-        "base_dir": str(graph.spec.base_dir),
-        "file": graph.spec.path.name,
-        "seed": dispatch.settings.get("seed", 0) if dispatch else 0,
+        "pipeline": spec.document,
+        "settings": settings,
+        "resources": dict(plan.resources),
+        "base_dir": str(spec.base_dir),
+        "file": spec.path.name,
+        "seed": seeds[0] if seeds else None,
         "versions": dict(versions),
     }
 
@@ -55,7 +57,8 @@ def check_run_dir(run_dir: Path, document: Mapping[str, Any], *, resume: bool) -
         return
     if not kept.is_file():
         raise UserError(f"{run_dir} holds no run to resume", hint="give the --run-dir of an interrupted run")
-    changes = list(find_changes(json.loads(kept.read_text(encoding="utf-8")), document))
+    # Through JSON once, as the kept one went: tuples are lists there.
+    changes = list(find_changes(json.loads(kept.read_text(encoding="utf-8")), json.loads(json.dumps(document))))
     if changes:
         shown = "; ".join(changes[:MOST_CHANGES_LISTED])
         more = f"; and {len(changes) - MOST_CHANGES_LISTED} more" if len(changes) > MOST_CHANGES_LISTED else ""
@@ -64,10 +67,11 @@ def check_run_dir(run_dir: Path, document: Mapping[str, Any], *, resume: bool) -
 
 
 def find_changes(kept: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[str]:
-    """Name what differs between two run documents in the pipeline and its settings; versions and places may differ."""
+    """Name what differs between two run documents in the pipeline, or in a default it relies on; versions and places may differ."""
     yield from _differences("", kept.get("pipeline"), document["pipeline"])
     if kept.get("pipeline") == document["pipeline"]:
-        yield from _differences("default of ops", kept.get("settings"), json.loads(json.dumps(document["settings"])))
+        for part in ("settings", "resources"):
+            yield from _differences(f"default of {part}", kept.get(part), document[part])
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[str]:

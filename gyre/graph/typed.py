@@ -227,15 +227,15 @@ def _no_such_output(path: str, source: Source, offering: Operator) -> Problem:
 
 
 def _who_emits(needed: Port, operators: Mapping[str, Operator]) -> str:
-    """Hint for a misfit: the outputs of this pipeline that would fit."""
-    fitting = [
+    """Hint for a misfit: the outputs of this pipeline that emit what is needed."""
+    emitting = [
         node if len(operator.outputs) == 1 else f"{node}.{name}"
         for node, operator in operators.items()
         for name, port in operator.outputs.items()
-        if not compare_schemas(port.record.schema(), needed.record.schema())
+        if port.record is needed.record
     ]
-    if fitting:
-        return f"connect {' or '.join(repr(name) for name in fitting)}"
+    if emitting:
+        return f"connect {' or '.join(repr(name) for name in emitting)}"
     return f"add an operator that emits {needed.record.schema_name} (gyre ops lists them)"
 
 
