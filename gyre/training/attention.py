@@ -36,14 +36,17 @@ class PackedAttention(torch.nn.Module):
     ) -> Tensor:
         """Attend within each trajectory of the row; returns [T, H, D]."""
         bounds = packed_seq_params.cu_seqlens_q.tolist()
+        lengths = [end - start for start, end in pairwise(bounds)]
+        # `split` has one backward for the whole row; slices would each pad their gradient to the row's length.
+        by_trajectory = zip(*(part.split(lengths) for part in (query_THD, key_TGD, value_TGD)), strict=True)
         pieces = [
             scaled_dot_product_attention(
-                query_THD[start:end].transpose(0, 1).unsqueeze(0),
-                key_TGD[start:end].transpose(0, 1).unsqueeze(0),
-                value_TGD[start:end].transpose(0, 1).unsqueeze(0),
+                query.transpose(0, 1).unsqueeze(0),
+                key.transpose(0, 1).unsqueeze(0),
+                value.transpose(0, 1).unsqueeze(0),
                 is_causal=True,
                 enable_gqa=self.is_grouped,
             )
-            for start, end in pairwise(bounds)
+            for query, key, value in by_trajectory
         ]
         return torch.cat(pieces, dim=2).squeeze(0).transpose(0, 1)
