@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gyre.errors import UserError
-from gyre.graph.plan import Plan
-from gyre.graph.spec import Spec
+from gyre.graph.plan import plan_pipeline
+from gyre.graph.typed import TypedGraph
 
 SPEC_FILE = "spec.json"
 MOST_CHANGES_LISTED = 10
@@ -26,8 +26,9 @@ def default_run_dir(pipeline: str, *, now_utc: datetime) -> Path:
     return Path("runs") / pipeline / now_utc.strftime("%Y%m%dT%H%M%SZ")
 
 
-def spec_document(plan: Plan, spec: Spec, *, versions: Mapping[str, str]) -> dict[str, Any]:
+def spec_document(graph: TypedGraph, *, versions: Mapping[str, str]) -> dict[str, Any]:
     """What a run keeps of its pipeline: the evaluated object, every setting with its default filled in, versions, seed."""
+    plan, spec = plan_pipeline(graph), graph.spec
     settings = {node.name: dict(node.settings) for node in plan.nodes}
     seeds = [node.settings.get("seed") for node in plan.nodes if node.operator == "dispatch"]
     return {

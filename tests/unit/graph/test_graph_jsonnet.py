@@ -69,13 +69,13 @@ def test_the_library_is_the_packages_own(tmp_path):
 
 
 def test_the_vocabulary_gives_the_binding_objects(tmp_path):
-    text = "local g = import 'gyre.libsonnet'; [g.pipeline('n'), g.op('n'), g.engine('local'), g.learner('m', { lr: 1 }), g.cells({ count: 2 })]"
+    text = "local g = import 'gyre.libsonnet'; [g.pipeline('n'), g.op('n'), g.engine('e'), g.learner('m', { lr: 1 }), g.cells({ n: 2 })]"
     assert evaluate_file(write(tmp_path / "p.jsonnet", text), {}).document == [
         {"gyre": "pipeline.v1", "name": "n", "resources": {}, "ops": {}},
         {"op": "n", "from": {}, "args": {}},
-        {"kind": "local"},
+        {"kind": "e"},
         {"kind": "m", "lr": 1},
-        {"count": 2},
+        {"n": 2},
     ]
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from gyre.errors import UserError
 from gyre.graph.cycles import find_cycles
-from gyre.graph.plan import plan_pipeline
 from gyre.graph.rundir import check_run_dir, default_run_dir, spec_document
 from gyre.graph.schemas import compare_schemas
 from gyre.graph.settings import describe_type, fits
@@ -97,7 +96,7 @@ def test_types_are_described_in_words():
 
 
 def document_of(path: Path) -> dict[str, Any]:
-    return spec_document(plan_pipeline(build_graph(load_spec(path))), load_spec(path), versions={"gyre": "0.1.0"})
+    return spec_document(build_graph(load_spec(path)), versions={"gyre": "0.1.0"})
 
 
 def test_a_run_directory_belongs_to_one_run(tmp_path, write_pipeline):
