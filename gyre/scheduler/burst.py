@@ -65,6 +65,11 @@ class Burst:
         return self._config.burst_end(self.published_version)
 
     @property
+    def is_before_start(self) -> bool:
+        """True while the core is in rollout, or was asked back to it."""
+        return self.phase == "rollout"
+
+    @property
     def is_running(self) -> bool:
         """True from the core's transition to the burst's final update."""
         return self.phase in ("switching", "waiting", "stepping", "reducing", "broadcasting")
@@ -84,6 +89,12 @@ class Burst:
         """Refuse an event that cannot come now: the executor broke the protocol."""
         if self.phase not in phases:
             raise RuntimeError(f"scheduler: {event} came in phase '{self.phase}', expected in {', '.join(phases)}")
+
+    def restore(self, *, version: int, published_version: int, num_consumed: int) -> None:
+        """Take over an interrupted run: the core is in rollout, the burst may be under way."""
+        self.version, self.published_version, self.num_consumed = version, published_version, num_consumed
+        if self._config.train and published_version == self._config.steps:
+            self.phase = "ending"
 
     def enter_training(self) -> Iterator[Decision]:
         """The core has switched to training: wait to step, or publish what an interrupted run had left unpublished."""
@@ -169,6 +180,22 @@ class Burst:
         """The satellites have the new weights; late news of a broadcast that a loss has ended is ignored."""
         if self.phase == "broadcasting" and version == self.version:
             self.phase = "waiting"
+
+    def confirm_publication(self, version: int) -> None:
+        """The engines serve the version; what the core does next is decided by `keep_core` or `release_core`."""
+        self.expect("published", "publishing")
+        if version != self.version:
+            raise RuntimeError(f"scheduler: published({version}) came, expected version {self.version}")
+        self.published_version = version
+
+    def keep_core(self) -> None:
+        """The core begins the next burst without returning to rollout, or has no step left to make."""
+        self.phase = "ending" if self.version == self._config.steps else "waiting"
+
+    def release_core(self) -> None:
+        """The core returns to rollout."""
+        self.phase = "rollout"
+        self.members = []
 
     def drop(self, cell: int) -> Iterator[Decision]:
         """A cell leaves training early, with all later participants of a running step.

@@ -137,11 +137,16 @@ class SchedulerConfig:
         end = published_version + self.mu
         return end if self.steps is None else min(end, self.steps)
 
-    def groups_due(self, published_version: int) -> int:
-        """Groups admitted in all once `published_version` is out: q + mu * B at start, B more per published step, cut to the total."""
+    def groups_due(self, *, published_version: int, num_consumed: int) -> int:
+        """Groups admitted in all by now, cut to the total.
+
+        Boundary dispatch: q + mu * B at start, and as many more as the published steps have consumed; continuous dispatch: one more
+        for each consumed group; an evaluation admits everything at once.
+        """
         if not self.train:
             return self.total_groups or 0
-        due = self.extra_groups + (self.mu + published_version) * self.groups_per_step
+        replaced = num_consumed if self.dispatch == "continuous" else published_version * self.groups_per_step
+        due = self.extra_groups + self.mu * self.groups_per_step + replaced
         return due if self.total_groups is None else min(due, self.total_groups)
 
     def find_warnings(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ anywhere: everything else in this room asks this ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -52,6 +52,8 @@ class Execution:
     """Attempts launched so far."""
     is_launched: bool = False
     """True once it is counted in p."""
+    is_cancelled: bool = False
+    """True once its end was asked for."""
 
 
 @dataclass(slots=True)
@@ -131,7 +133,7 @@ class Ledger:
         for execution_id in group.execution_ids:
             del self.executions[execution_id]
 
-    def open_executions(self, group: Group) -> Iterable[Execution]:
+    def find_open(self, group: Group) -> list[Execution]:
         """Executions of a group whose harness has not ended."""
         members = (self.executions[execution_id] for execution_id in group.execution_ids)
         return [execution for execution in members if execution.status != "closed"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple, Protocol
 
+from gyre.scheduler.burst import Burst
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.waterlevel import CORE, CellOrder
 
@@ -53,18 +54,8 @@ class PlacementView(Protocol):
         ...
 
     @property
-    def is_between_bursts(self) -> bool:
-        """True while the core is in rollout, or was asked back to it."""
-        ...
-
-    @property
-    def can_use_satellites(self) -> bool:
-        """True while a satellite that leaves now finds groups of this burst to train on."""
-        ...
-
-    @property
-    def num_burst_groups_left(self) -> int:
-        """Groups that the burst, running or next, has still to consume."""
+    def burst(self) -> Burst:
+        """The burst, running or next."""
         ...
 
 
@@ -99,11 +90,11 @@ class Elastic:
     def find_departure(self, view: PlacementView) -> Departure:
         """The next cell in order, if the remaining capacity holds the waterlevel without it."""
         cell = view.cells.next_cell
-        if cell is None or not view.is_supplied or not (view.is_between_bursts or view.can_use_satellites):
+        if cell is None or not view.is_supplied or not (view.burst.is_before_start or view.burst.can_use_satellites):
             return STAY
-        if view.is_between_bursts and cell != CORE:
+        if view.burst.is_before_start and cell != CORE:
             return STAY
-        capacity = view.cells.capacity(view.cells.num_out + 1)
+        capacity = view.cells.capacity_after([cell])
         if view.demand > capacity:
             return STAY
         return Departure((cell,), f"waterlevel {view.demand} <= {capacity} places without cell {cell}; supply holds")
@@ -145,15 +136,15 @@ class Colocate:
     def find_departure(self, view: PlacementView) -> Departure:
         """All cells at once, or none."""
         cells = view.cells
-        if not view.is_between_bursts or any(cells.roles[cell] != "rollout" for cell in cells.order):
+        if not view.burst.is_before_start or any(cells.roles[cell] != "rollout" for cell in cells.order):
             return STAY
-        capacity = cells.capacity(len(cells.order))
+        capacity = cells.capacity_after(cells.order)
         if view.demand > capacity or not self._has_burst_supply(view):
             return STAY
         return Departure(tuple(cells.order), f"waterlevel {view.demand} <= {capacity} places outside the pool; supply holds")
 
     def _has_burst_supply(self, view: PlacementView) -> bool:
-        return view.is_supplied if view.config.streaming else view.num_ready >= view.num_burst_groups_left
+        return view.is_supplied if view.config.streaming else view.num_ready >= view.burst.num_groups_left
 
     def may_begin_step(self, view: PlacementView) -> bool:
         """When the whole pool has switched."""

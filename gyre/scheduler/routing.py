@@ -41,12 +41,11 @@ class RouteTable:
     """Which engine serves which execution.
 
     >>> table = RouteTable(SchedulerConfig(groups_per_step=1, group_size=1, cells=(2, 2), standalone=(1,)))
-    >>> for name in ("standalone0", "cell0", "cell1"):
+    >>> for name, execution_id in [("cell0", "a"), ("standalone0", "b"), ("cell1", "c")]:
     ...     table.open(name)
-    >>> [table.place(execution_id) for execution_id in ("a", "b", "c")]
-    ['standalone0', 'cell1', 'cell0']
+    ...     table.put(execution_id, table.engines[name])
     >>> table.find_moves(leaving=["cell0"])
-    (Move(execution_id='c', engine='cell1'),)
+    (Move(execution_id='a', engine='cell1'),)
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -57,11 +56,6 @@ class RouteTable:
         self.parked: dict[str, None] = {}
         """Executions whose engine is gone and that have no place yet."""
         self._route_of: dict[str, Engine] = {}
-
-    @property
-    def num_free(self) -> int:
-        """Places left on all open engines."""
-        return sum(engine.num_free for engine in self.engines.values())
 
     @property
     def num_open_places(self) -> int:
@@ -86,15 +80,8 @@ class RouteTable:
         free = [engine for engine in self.engines.values() if engine.num_free > 0]
         return min(free, key=lambda engine: engine.load, default=None)
 
-    def place(self, execution_id: str) -> str | None:
-        """Reserve a place in the least loaded engine; None where no place is left."""
-        engine = self.find_least_loaded()
-        if engine is None:
-            return None
-        self._put(execution_id, engine)
-        return engine.name
-
-    def _put(self, execution_id: str, engine: Engine) -> None:
+    def put(self, execution_id: str, engine: Engine) -> None:
+        """Reserve a place for an execution that has none."""
         assert engine.num_free > 0, f"{engine.name} has no place for {execution_id}"
         engine.executions[execution_id] = None
         self._route_of[execution_id] = engine
@@ -118,7 +105,7 @@ class RouteTable:
         """Change routes; the places are free because `find_moves` has just counted them."""
         for move in moves:
             del self._route_of[move.execution_id].executions[move.execution_id]
-            self._put(move.execution_id, self.engines[move.engine])
+            self.put(move.execution_id, self.engines[move.engine])
 
     def lose(self, name: str) -> None:
         """Close an engine that is gone; its executions wait for another place."""
@@ -133,8 +120,9 @@ class RouteTable:
         """Give places to waiting executions, oldest first, as far as there are any."""
         moves: list[Move] = []
         for execution_id in list(self.parked):
-            name = self.place(execution_id)
-            if name is None:
+            engine = self.find_least_loaded()
+            if engine is None:
                 break
-            moves.append(Move(execution_id, name))
+            self.put(execution_id, engine)
+            moves.append(Move(execution_id, engine.name))
         return tuple(moves)

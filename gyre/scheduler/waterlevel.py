@@ -7,6 +7,7 @@ order; one that comes back serves rollouts at once and re-enters the order at a 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from gyre.scheduler.config import SchedulerConfig, cell_engine, standalone_engine
@@ -23,8 +24,8 @@ class CellOrder:
     >>> [cells.capacity(m) for m in range(4)]
     [14, 10, 6, 2]
     >>> cells.roles[0] = "training"
-    >>> cells.num_out, cells.next_cell
-    (1, 1)
+    >>> cells.next_cell, cells.capacity_after([1])
+    (1, 6)
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -41,15 +42,10 @@ class CellOrder:
         return self.roles[cell] in ("leaving", "training")
 
     @property
-    def num_out(self) -> int:
-        """How many cells of the order are out of rollout, counted from the core on."""
-        return next((m for m, cell in enumerate(self.order) if not self.is_out(cell)), len(self.order))
-
-    @property
     def next_cell(self) -> int | None:
         """The cell that may leave next; None where all are out or it is still returning."""
-        m = self.num_out
-        return self.order[m] if m < len(self.order) and self.roles[self.order[m]] == "rollout" else None
+        cell = next((cell for cell in self.order if not self.is_out(cell)), None)
+        return cell if cell is not None and self.roles[cell] == "rollout" else None
 
     @property
     def is_changing(self) -> bool:
@@ -58,11 +54,17 @@ class CellOrder:
 
     def capacity(self, num_training: int) -> int:
         """C(m): executions that can be served with the first m cells of the order in training."""
-        training = self.order[:num_training]
+        return self._places_without(self.order[:num_training])
+
+    def capacity_after(self, leaving: Collection[int]) -> int:
+        """C once these cells have left as well; C(m + 1) where the cells that are out are the first m."""
+        return self._places_without({*leaving, *(cell for cell in range(len(self.roles)) if self.is_out(cell))})
+
+    def _places_without(self, out: Collection[int]) -> int:
         cells = sum(
             capacity
             for cell, capacity in enumerate(self._capacities)
-            if self.roles[cell] != "lost" and cell not in training and cell_engine(cell) not in self.down
+            if self.roles[cell] != "lost" and cell not in out and cell_engine(cell) not in self.down
         )
         return cells + sum(c for name, c in self._standalone.items() if name not in self.down)
 
@@ -70,6 +72,14 @@ class CellOrder:
     def can_ever_serve(self) -> bool:
         """True where some engine serves rollouts, will once it has switched, or may come back up."""
         return bool(self._standalone) or any(role in ("rollout", "returning") for role in self.roles)
+
+    def is_serving(self, engine: str) -> bool:
+        """True for a standalone engine, and for the engine of a cell in rollout."""
+        return engine in self._standalone or any(cell_engine(c) == engine and role == "rollout" for c, role in enumerate(self.roles))
+
+    def find_satellites_in_training(self) -> list[int]:
+        """Satellites that have switched to training, in order."""
+        return [cell for cell, role in enumerate(self.roles) if role == "training" and cell != CORE]
 
     def lose(self, cell: int) -> None:
         """Take a lost cell out of the order."""
