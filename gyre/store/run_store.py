@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gyre.errors import StoreError
-from gyre.store.columns import SEGMENT_COLUMN, TABLE_KEYS, TABLES, dataset_path, stored_schema, table_schema
+from gyre.store.columns import TABLE_KEYS, TABLES, dataset_path, stored_schema, table_schema
 from gyre.store.conditions import matching_rows
 from gyre.store.log import Segment, TableLog, read_segment, read_segments, segment_paths, try_lock
 
@@ -109,7 +109,13 @@ def stored_rows(run_dir: Path, table: str, *, where: str | None = None) -> pa.Ta
         parts.insert(0, scan_rows(folded, table, where=where))
     schema = stored_schema(table)
     loose = pa.schema([field.with_nullable(True) for field in schema], metadata=schema.metadata)
-    return newest_rows(pa.concat_tables([loose.empty_table()] + [part.cast(loose) for part in parts]), table)
+    rows = pa.concat_tables([loose.empty_table()] + [part.cast(loose) for part in parts])
+    if table not in TABLE_KEYS or len(parts) == (folded is not None):
+        # Lance alone has each row once; a person's double row stays, for verify to see.
+        return rows
+    from gyre.store.tables import latest_rows
+
+    return latest_rows(rows, TABLE_KEYS[table])
 
 
 def sources(run_dir: Path, table: str) -> tuple[Dataset | None, list[pa.Table]]:
@@ -125,15 +131,6 @@ def sources(run_dir: Path, table: str) -> tuple[Dataset | None, list[pa.Table]]:
         return dataset, [segment.rows for segment in segments]
     known = tables.folded_segments(dataset, [segment.name for segment in segments])
     return dataset, [segment.rows for segment in segments if segment.name not in known]
-
-
-def newest_rows(rows: pa.Table, table: str) -> pa.Table:
-    """Drop overtaken writes of a table that has a key; a row that stands twice in Lance itself stays twice, for verify to see."""
-    if table not in TABLE_KEYS or rows.column(SEGMENT_COLUMN).null_count == rows.num_rows:
-        return rows
-    from gyre.store.tables import latest_rows
-
-    return latest_rows(rows, TABLE_KEYS[table])
 
 
 def fold_log(run_dir: Path | str, *, wait_s: float = 0.0) -> dict[str, int]:

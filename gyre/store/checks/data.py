@@ -1,0 +1,218 @@
+"""A run's tables in the form in which `gyre verify` checks them: rows by what they belong to, token lists as numpy arrays.
+
+Everything is read once, log included. Reading judges nothing: rows that contradict each other are all here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from gyre.store.run_store import read_table
+from gyre.store.settings import RunSettings, read_settings
+
+CLOSED = ("completed", "failed", "timeout", "cancelled")
+"""Statuses of an execution that is over."""
+
+
+class Breach(NamedTuple):
+    """One row of the store that contradicts what gyre promises."""
+
+    table: str
+    """Table of the row."""
+    key: str
+    """The row, by its own ids."""
+    sentence: str
+    """What is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNode:
+    """One row of `calls`."""
+
+    row: Mapping[str, Any]
+    """Its columns without the token lists."""
+    input_ids: np.ndarray
+    """New input tokens."""
+    output_ids: np.ndarray
+    """Sampled tokens."""
+    logprobs: np.ndarray
+    """One behaviour log-probability per sampled token; NaN where null."""
+
+    @property
+    def key(self) -> str:
+        """The row as a breach names it."""
+        return f"{self.row['execution_id']} attempt {self.row['attempt']} node {self.row['node_id']}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRow:
+    """One row of `trajectories`."""
+
+    row: Mapping[str, Any]
+    """Its columns without the token lists."""
+    input_ids: np.ndarray
+    """All tokens of the path."""
+    target_mask: np.ndarray
+    """True where token t is a target."""
+    logprobs: np.ndarray
+    """Behaviour log-probability of token t; NaN where null."""
+
+    @property
+    def key(self) -> str:
+        """The row as a breach names it."""
+        return str(self.row["trajectory_id"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """All tables of a run."""
+
+    run_dir: Path
+    settings: RunSettings
+    executions: Sequence[Mapping[str, Any]]
+    assessments: Sequence[Mapping[str, Any]]
+    steps: Sequence[Mapping[str, Any]]
+    consumption: Sequence[Mapping[str, Any]]
+    publications: Sequence[Mapping[str, Any]]
+    events: Sequence[Mapping[str, Any]]
+    calls: Sequence[CallNode]
+    trajectories: Sequence[TrajectoryRow]
+
+    @cached_property
+    def execution(self) -> dict[str, Mapping[str, Any]]:
+        """Rows of `executions` by id."""
+        return {row["execution_id"]: row for row in self.executions}
+
+    @cached_property
+    def groups(self) -> dict[str, list[Mapping[str, Any]]]:
+        """Rows of `executions` by group."""
+        return _grouped(self.executions, lambda row: row["group_id"])
+
+    @cached_property
+    def designated(self) -> dict[str, list[Mapping[str, Any]]]:
+        """Designated assessments by execution."""
+        return _grouped([row for row in self.assessments if row["designated"]], lambda row: row["execution_id"])
+
+    @cached_property
+    def rewards(self) -> dict[str, float | None]:
+        """Reward of each execution: the score of its one valid designated assessment; None where it has none."""
+        found = {name: rows[0] for name, rows in self.designated.items()}
+        return {
+            row["execution_id"]: _score(found.get(row["execution_id"])) if row["status"] != "cancelled" else None for row in self.executions
+        }
+
+    @cached_property
+    def trees(self) -> dict[tuple[str, int], list[CallNode]]:
+        """Nodes by execution and attempt, in node order."""
+        trees = _grouped(self.calls, lambda node: (node.row["execution_id"], node.row["attempt"]))
+        return {key: sorted(nodes, key=lambda node: node.row["node_id"]) for key, nodes in trees.items()}
+
+    @cached_property
+    def consumed_in(self) -> dict[str, int]:
+        """The step that consumed each group."""
+        return {row["group_id"]: row["step_version"] for row in self.consumption}
+
+    @cached_property
+    def committed(self) -> list[TrajectoryRow]:
+        """Trajectories of steps that were committed; those of a step that an interruption cut off are drawn again."""
+        return [trajectory for trajectory in self.trajectories if trajectory.row["step_version"] <= self.version]
+
+    @cached_property
+    def details(self) -> list[Mapping[str, Any]]:
+        """The detail of each event, in the order of `events`; empty where it is not a JSON object."""
+        return [parse_detail(row["detail"]) or {} for row in self.events]
+
+    @cached_property
+    def version(self) -> int:
+        """The version after the last committed step."""
+        return max((row["version"] for row in self.steps), default=0)
+
+    @cached_property
+    def was_resumed(self) -> bool:
+        """True where the run was interrupted at least once: events around that moment may be missing or stand twice."""
+        return any(row["kind"] == "resumed" for row in self.events)
+
+    @cached_property
+    def is_finished(self) -> bool:
+        """True where the run did all that its pipeline asks for."""
+        wanted = self.settings.steps
+        if not self.settings.is_trained:
+            return False
+        return wanted is not None and self.version >= wanted and self.settings.is_horizon_closed
+
+    def events_of(self, kind: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Rows of one kind of event with their details, in time order."""
+        found = [(row, detail) for row, detail in zip(self.events, self.details, strict=True) if row["kind"] == kind]
+        return sorted(found, key=lambda pair: pair[0]["time_s"])
+
+
+def load_run(run_dir: Path) -> RunData:
+    """Read all tables of a run."""
+    tables = {
+        name: read_table(run_dir, name).to_pylist()
+        for name in ("executions", "assessments", "steps", "consumption", "publications", "events")
+    }
+    return RunData(
+        run_dir=run_dir,
+        settings=read_settings(run_dir),
+        calls=_call_nodes(read_table(run_dir, "calls")),
+        trajectories=_trajectory_rows(read_table(run_dir, "trajectories")),
+        **tables,
+    )
+
+
+def parse_detail(text: str) -> Mapping[str, Any] | None:
+    """Read an event's detail; None where it is not a JSON object."""
+    try:
+        detail = json.loads(text)
+    except ValueError:
+        return None
+    return detail if isinstance(detail, dict) else None
+
+
+def _score(assessment: Mapping[str, Any] | None) -> float | None:
+    return assessment["score"] if assessment is not None and assessment["valid"] else None
+
+
+def _grouped(rows: Any, key: Any) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return dict(groups)
+
+
+def _lists(table: pa.Table, name: str, dtype: type[np.generic]) -> list[np.ndarray]:
+    column = table.column(name).combine_chunks()
+    values = column.values.to_numpy(zero_copy_only=False).astype(dtype)
+    bounds = column.offsets.to_numpy()
+    return [values[start:end] for start, end in itertools.pairwise(bounds)]
+
+
+def _call_nodes(table: pa.Table) -> list[CallNode]:
+    if not table.num_rows:
+        return []
+    rows = table.drop_columns(["input_ids", "output_ids", "output_logprobs", "message_digests", "sampling"]).to_pylist()
+    inputs, outputs = _lists(table, "input_ids", np.int32), _lists(table, "output_ids", np.int32)
+    logprobs = _lists(table, "output_logprobs", np.float32)
+    return [CallNode(row=row, input_ids=i, output_ids=o, logprobs=p) for row, i, o, p in zip(rows, inputs, outputs, logprobs, strict=True)]
+
+
+def _trajectory_rows(table: pa.Table) -> list[TrajectoryRow]:
+    if not table.num_rows:
+        return []
+    rows = table.drop_columns(["input_ids", "target_mask", "behavior_logprobs"]).to_pylist()
+    inputs, masks = _lists(table, "input_ids", np.int32), _lists(table, "target_mask", np.bool_)
+    logprobs = _lists(table, "behavior_logprobs", np.float32)
+    return [
+        TrajectoryRow(row=row, input_ids=i, target_mask=m, logprobs=p) for row, i, m, p in zip(rows, inputs, masks, logprobs, strict=True)
+    ]
