@@ -23,6 +23,7 @@ from typing import Any
 import typeguard
 
 from gyre.errors import Problem, SpecError
+from gyre.trajectory.roles import find_rule_problems
 
 WIRES = ("openai_chat", "openai_responses", "anthropic")
 
@@ -53,6 +54,8 @@ class HarnessProfile:
     """Exit codes that mean completed; any other means failed."""
     role_rules: list[dict[str, Any]] = field(default_factory=list)
     """Which request is which role; see `gyre.trajectory.roles`."""
+    default_role: str = "main"
+    """Role of a request that no rule names."""
     tool_parser: str | None = None
     """Name of llm-router-utils' tool-call parser; None: the model's."""
 
@@ -88,6 +91,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "stdin": (str | None, "a string or null"),
     "success_exit_codes": (list[int], "a list of whole numbers"),
     "role_rules": (list[dict[str, Any]], "a list of objects"),
+    "default_role": (str, "a role"),
     "tool_parser": (str | None, "a string or null"),
 }
 
@@ -110,7 +114,8 @@ def find_profile_problems(profile: Any, *, base_dir: Path, setting: str = "harne
             problems.append(Problem(f"{setting}.{key}", f"{value!r} is not {words}", f"write {words}"))
     if problems:
         return problems
-    return [*_missing(profile, setting), *_bad_values(profile, base_dir, setting)]
+    rule_problems = find_rule_problems(profile, path=setting)
+    return [*_missing(profile, setting), *_bad_values(profile, base_dir, setting), *rule_problems]
 
 
 def _missing(profile: Mapping[str, Any], setting: str) -> list[Problem]:

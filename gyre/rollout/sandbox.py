@@ -13,6 +13,7 @@ killed; a run that could not start is a result with a reason, never an exception
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -173,9 +174,7 @@ class BubblewrapSandbox:
         if missing:
             return ProcessEnd(None, False, f"{missing[0]} does not exist, so it cannot be bound into the sandbox")
         line = self.wrap(argv, env=env, binds=binds, cwd=cwd, network=network)
-        return await _run_group(
-            [*_limit_prefix(limits), *line], env={}, cwd=None, deadline_s=deadline_s, files=(stdin, stdout, stderr)
-        )
+        return await _run_group([*_limit_prefix(limits), *line], env={}, cwd=None, deadline_s=deadline_s, files=(stdin, stdout, stderr))
 
 
 class ProcessSandbox:
@@ -244,6 +243,14 @@ def choose_sandbox(kind: str = "auto") -> SandboxChoice:
     return SandboxChoice(
         ProcessSandbox(), f"bubblewrap does not work here ({trouble}); harnesses and tests run as plain processes instead."
     )
+
+
+def open_sandbox(kind: str = "auto") -> Sandbox:
+    """`choose_sandbox`, with what fell back said once in the log."""
+    choice = choose_sandbox(kind)
+    if choice.notice:
+        logging.getLogger(__name__).warning(choice.notice)
+    return choice.sandbox
 
 
 def _probe_bubblewrap() -> tuple[str, str]:

@@ -19,9 +19,18 @@ INSTRUCTION = "instruction.md"
 TEST_ENTRY = "tests/test.sh"
 
 
+class TaskProblem(NamedTuple):
+    """What is wrong with a folder of tasks."""
+
+    message: str
+    """What is wrong, with the place."""
+    hint: str
+    """What to do about it."""
+
+
 class _Reading(NamedTuple):
     rows: list[dict[str, Any]]
-    problems: list[Problem]
+    problems: list[TaskProblem]
 
 
 def read_task_folder(path: Path, *, setting: str = "path") -> list[dict[str, Any]]:
@@ -34,56 +43,50 @@ def read_task_folder(path: Path, *, setting: str = "path") -> list[dict[str, Any
     Raises:
         SpecError: with every problem of every task.
     """
-    reading = _read(path, setting)
+    reading = _read(path)
     if reading.problems:
-        raise SpecError(reading.problems)
+        raise SpecError([Problem(setting, message, hint) for message, hint in reading.problems])
     return reading.rows
 
 
-def find_task_problems(path: Path, *, setting: str = "path") -> list[Problem]:
+def find_task_problems(path: Path) -> list[TaskProblem]:
     """Say what is wrong with a folder of tasks; empty where nothing is."""
-    return _read(path, setting).problems
+    return _read(path).problems
 
 
-def _read(path: Path, setting: str) -> _Reading:
+def _read(path: Path) -> _Reading:
     if not path.is_dir():
-        return _Reading([], [Problem(setting, f"there is no tasks folder {path}", "name a folder of Harbor tasks")])
+        return _Reading([], [TaskProblem(f"there is no tasks folder {path}", "name a folder of Harbor tasks")])
     if (path / INSTRUCTION).is_file():
         folders = [path]
     else:
         folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "_")))
     if not folders:
         hint = f"each task is a sub-folder with {INSTRUCTION} and {TEST_ENTRY}"
-        return _Reading([], [Problem(setting, f"the folder {path} holds no task", hint)])
+        return _Reading([], [TaskProblem(f"the folder {path} holds no task", hint)])
     reading = _Reading([], [])
     for folder in folders:
-        problems = _task_problems(folder, setting)
+        problems = _task_problems(folder)
         reading.problems.extend(problems)
         if not problems:
             reading.rows.append(_read_task(folder))
     return reading
 
 
-def _task_problems(folder: Path, setting: str) -> list[Problem]:
-    problems = []
-    if not (folder / INSTRUCTION).is_file():
-        problems.append(
-            Problem(setting, f"task {folder.name} has no {INSTRUCTION}", f"write its instruction to {folder / INSTRUCTION}")
-        )
-    elif not (folder / INSTRUCTION).read_text(encoding="utf-8", errors="replace").strip():
-        problems.append(Problem(setting, f"task {folder.name} has an empty {INSTRUCTION}", "say what the agent shall do"))
-    if not (folder / TEST_ENTRY).is_file():
-        problems.append(
-            Problem(
-                setting,
-                f"task {folder.name} has no {TEST_ENTRY}",
-                f"put a script that writes /logs/verifier/reward.txt at {folder / TEST_ENTRY}",
-            )
-        )
+def _task_problems(folder: Path) -> list[TaskProblem]:
+    problems: list[TaskProblem] = []
+    instruction, entry = folder / INSTRUCTION, folder / TEST_ENTRY
+    if not instruction.is_file():
+        problems.append(TaskProblem(f"task {folder.name} has no {INSTRUCTION}", f"write its instruction to {instruction}"))
+    elif not instruction.read_text(encoding="utf-8", errors="replace").strip():
+        problems.append(TaskProblem(f"task {folder.name} has an empty {INSTRUCTION}", "say what the agent shall do"))
+    if not entry.is_file():
+        hint = f"put a script that writes /logs/verifier/reward.txt at {entry}"
+        problems.append(TaskProblem(f"task {folder.name} has no {TEST_ENTRY}", hint))
     try:
         _read_limits(folder)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
-        problems.append(Problem(setting, f"task {folder.name}: task.toml cannot be read: {error}", "correct the file"))
+        problems.append(TaskProblem(f"task {folder.name}: task.toml cannot be read: {error}", "correct the file"))
     return problems
 
 

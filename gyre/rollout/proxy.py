@@ -1,0 +1,262 @@
+"""The proxy: harnesses talk to it as to a model's public API; every call is recorded and attached to its execution's tree.
+
+An execution is known by an unguessable key, given as API key or as path prefix (`/x/KEY/v1/…`); a wrong, foreign or expired one
+gets 401 and sees nothing. Answers stream while they are generated; the last event waits until the record is durable. A broken
+answer is never ended cleanly: an error before the first byte is the wire's own error body, after it the connection is cut.
+
+Fed by the harnesses (HTTP) and by `harness_proxy`, which opens and closes executions; eaten by the store (`on_call`) and by
+`tree_select`, which reads the frozen trees and drops them. Knows HTTP only: what a call is is in `session`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+from aiohttp import web
+
+from gyre.rollout.answers import AnswerReader
+from gyre.rollout.generation import EngineCaller, Routes, SamplingRules
+from gyre.rollout.renderer import Renderer
+from gyre.rollout.session import Call, CallServices, OnCall, Session
+from gyre.rollout.wires import openai_chat
+from gyre.rollout.wires.neutral import Answer, WireError, bad_request, not_authorized
+from gyre.trajectory.roles import RoleRules
+
+MAX_BODY_BYTES = 256 << 20
+"""A history of a million tokens is a few megabytes; anything beyond this is a mistake."""
+
+PING_S = 10.0
+"""Silence after which a stream gets a comment; clients give up after minutes, some balancers after 30 s."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Proxy:
+    """Serves the executions of one process.
+
+    `url = await proxy.start()`, `key = proxy.open_execution('g000012-03', attempt=1, role_rules=rules)`; the harness posts to
+    `{url}/x/{key}/v1/chat/completions`; `await proxy.close_execution('g000012-03')` freezes its records and ends the key;
+    `proxy.calls_table('g000012-03', 1)` is the tree; `proxy.drop_tree('g000012-03')` forgets it.
+    """
+
+    def __init__(
+        self,
+        *,
+        renderer: Renderer,
+        reader: AnswerReader,
+        engines: Routes,
+        sampling: SamplingRules,
+        on_call: OnCall,
+        model_names: tuple[str, ...] = ("policy",),
+        clock: Callable[[], float] = time.time,
+        engine_give_up_s: float = 600.0,
+    ) -> None:
+        """Prepare; `start` opens the port.
+
+        Args:
+            renderer: of the policy's model folder.
+            reader: takes sampled text apart.
+            engines: where calls go.
+            sampling: how the run samples.
+            on_call: makes one row of `calls` durable; awaited before an answer ends.
+            model_names: what `/v1/models` lists; every name a client sends means the policy.
+            clock: seconds since the epoch.
+            engine_give_up_s: how long failing engines are asked again before the harness gets an error.
+        """
+        self._caller = EngineCaller(engines, vocab_size=renderer.vocab_size, give_up_s=engine_give_up_s)
+        self._services = CallServices(
+            renderer=renderer, reader=reader, caller=self._caller, sampling=sampling, on_call=on_call, clock=clock
+        )
+        self._model_names = list(model_names)
+        self._sessions: dict[str, Session] = {}
+        self._by_key: dict[str, Session] = {}
+        self._runner: web.AppRunner | None = None
+
+    @classmethod
+    def for_model(cls, model_dir: Path, *, tool_parser: str | None, reasoning_parser: str | None = None, **options: Any) -> Proxy:
+        """A proxy for a model folder; `options` are those of the constructor."""
+        reader = AnswerReader(tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+        return cls(renderer=Renderer(model_dir), reader=reader, **options)
+
+    # ------------------------------------------------------------ life
+
+    async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Open the port and return the address, `http://host:port`."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        for prefix in ("", "/x/{key}"):
+            app.router.add_post(f"{prefix}/v1/chat/completions", self._chat)
+            app.router.add_get(f"{prefix}/v1/models", self._models)
+        # A client that goes away cancels its handler at once, so that a retry is told from a second sample.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        return f"http://{host}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        """Close every execution, the port and the connections to the engines."""
+        for execution_id in [s.tree.execution_id for s in self._by_key.values()]:
+            await self.close_execution(execution_id)
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        await self._caller.close()
+
+    # ------------------------------------------------------------ executions
+
+    def open_execution(self, execution_id: str, *, attempt: int, role_rules: RoleRules) -> str:
+        """Begin an attempt of an execution with an empty tree; its key. An earlier attempt's key and tree are gone."""
+        self._by_key = {key: s for key, s in self._by_key.items() if s.tree.execution_id != execution_id}
+        session = Session(execution_id, attempt, roles=role_rules, services=self._services)
+        key = f"gk-{secrets.token_urlsafe(24)}"
+        self._sessions[execution_id] = session
+        self._by_key[key] = session
+        return key
+
+    async def close_execution(self, execution_id: str) -> int:
+        """End an execution's key and freeze its records; how many calls it has.
+
+        A call in flight is aborted and leaves no record. Closing one that is closed or unknown changes nothing.
+        """
+        self._by_key = {key: s for key, s in self._by_key.items() if s.tree.execution_id != execution_id}
+        session = self._sessions.get(execution_id)
+        if session is None:
+            return 0
+        await session.close()
+        return len(session.tree)
+
+    def calls_table(self, execution_id: str, attempt: int) -> pa.Table | None:
+        """The nodes of an execution's tree as `calls.v1`; None where this proxy does not hold that attempt."""
+        session = self._sessions.get(execution_id)
+        if session is None or session.tree.attempt != attempt:
+            return None
+        return session.tree.to_table()
+
+    def drop_tree(self, execution_id: str) -> None:
+        """Forget a closed execution's tree; one that is gone already is fine."""
+        session = self._sessions.get(execution_id)
+        if session is not None and session.is_closed:
+            del self._sessions[execution_id]
+
+    @property
+    def num_trees(self) -> int:
+        """Trees held in memory."""
+        return len(self._sessions)
+
+    # ------------------------------------------------------------ HTTP
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        try:
+            self._session_of(request)
+        except WireError as error:
+            return _json_response(error.status, openai_chat.render_error(error))
+        return _json_response(200, openai_chat.render_models(self._model_names))
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        wire = openai_chat
+        try:
+            session = self._session_of(request)
+            body = await _read_body(request)
+            parsed = wire.parse_request(body)
+            call = session.submit(parsed, headers=request.headers, body=body, transport_fields=wire.TRANSPORT_FIELDS)
+        except WireError as error:
+            return _json_response(error.status, wire.render_error(error))
+        with call.connected():
+            if parsed.is_streamed:
+                return await _send_events(request, call, _event_writer(call, parsed.model, parsed.wants_usage), wire)
+            return await _send_body(request, call, wire)
+
+    def _session_of(self, request: web.Request) -> Session:
+        session = self._by_key.get(_key_of(request))
+        if session is None:
+            raise not_authorized()
+        return session
+
+
+def _key_of(request: web.Request) -> str:
+    """The execution's key: the path prefix, else the API key in one of the places where clients put it."""
+    if "key" in request.match_info:
+        return request.match_info["key"]
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+async def _read_body(request: web.Request) -> Any:
+    try:
+        raw = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise WireError(413, "invalid_request", "the body is larger than the proxy reads") from error
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the body is not JSON: {error}") from error
+
+
+def _json_response(status: int, body: Mapping[str, Any]) -> web.Response:
+    return web.Response(status=status, body=json.dumps(body).encode(), content_type="application/json")
+
+
+async def _send_body(request: web.Request, call: Call, wire: ModuleType) -> web.StreamResponse:
+    await call.wait_done()
+    if call.answer is None:
+        assert call.error is not None
+        return _json_response(call.error.status, wire.render_error(call.error))
+    response = _json_response(200, wire.render_response(call.answer))
+    await response.prepare(request)
+    await response.write_eof()
+    call.is_delivered |= _is_connected(request)
+    return response
+
+
+async def _send_events(request: web.Request, call: Call, events: openai_chat.EventWriter, wire: ModuleType) -> web.StreamResponse:
+    num_sent = 0
+    # A failure before the first byte can still be the wire's own error body.
+    await call.wait_news(num_sent, PING_S)
+    if call.error is not None:
+        return _json_response(call.error.status, wire.render_error(call.error))
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    await response.write(events.start())
+    while True:
+        pieces, answer, error = call.pieces[num_sent:], call.answer, call.error
+        num_sent += len(pieces)
+        if error is not None:
+            _cut(request)
+            return response
+        if answer is not None:
+            await response.write(_last_events(events, pieces, answer))
+            await response.write_eof()
+            call.is_delivered |= _is_connected(request)
+            return response
+        if pieces:
+            await response.write(b"".join(events.text(piece) for piece in pieces))
+        if not await call.wait_news(num_sent, PING_S):
+            await response.write(events.PING)
+
+
+def _last_events(events: openai_chat.EventWriter, pieces: list[str], answer: Answer) -> bytes:
+    reasoning = answer.message.reasoning
+    head = events.text(reasoning, is_reasoning=True) if reasoning else b""
+    return head + b"".join(events.text(piece) for piece in pieces) + events.finish(answer)
+
+
+def _event_writer(call: Call, model: str, wants_usage: bool) -> openai_chat.EventWriter:
+    answer_id = f"{secrets.token_hex(12)}"
+    return openai_chat.EventWriter(answer_id=answer_id, model=model, created_at_s=call.started_at_s, wants_usage=wants_usage)
+
+
+def _is_connected(request: web.Request) -> bool:
+    return request.transport is not None and not request.transport.is_closing()
+
+
+def _cut(request: web.Request) -> None:
+    """Break the connection, so that no client takes half an answer for a whole one."""
+    if request.transport is not None:
+        request.transport.abort()

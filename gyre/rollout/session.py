@@ -1,0 +1,314 @@
+"""One attempt of an execution behind the proxy: its tree, its calls in flight, and which request is a retry.
+
+A request is restored and digested, attached to the deepest whole prefix in the tree, and only what is new is encoded. The
+sampled tokens become one node and one row of `calls`; the answer's last event waits until that row is durable.
+
+Retry or new sample: the key is the agent's headers and the body without transport fields. If the latest call of that key was
+not delivered whole and no client of it is connected, the request joins it (or gets its answer again); otherwise it is a new
+sample. At closure calls in flight are cancelled and leave no record; a record being committed is committed.
+
+Fed by the proxy (neutral requests), eaten by it (answers), the store (rows) and `tree_select` (the frozen tree).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gyre.errors import EngineError, RunError
+from gyre.rollout.answers import AnswerReader, CallIds, VisibleText
+from gyre.rollout.engines.protocol import Generation, SamplingParams
+from gyre.rollout.generation import EngineCaller, SamplingRules
+from gyre.rollout.renderer import Renderer, TemplateRefusedError
+from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request, not_authorized, prompt_too_long
+from gyre.trajectory.messages import Message
+from gyre.trajectory.restore import ToolCallCache, answer_digests, history_digests, is_blank, restore_history
+from gyre.trajectory.roles import RequestFacts, RoleRules
+from gyre.trajectory.tree import Match, TrajectoryTree
+
+OnCall = Callable[[Mapping[str, Any]], Awaitable[None]]
+"""Makes one row of `calls` durable; awaited before the answer ends."""
+
+AGENT_HEADERS = ("x-agent-id", "x-claude-code-agent-id", "x-openai-subagent", "x-codex-parent-thread-id", "x-session-id")
+"""Headers that tell apart agents of one execution whose bodies are byte-identical."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallServices:
+    """What all sessions of a proxy share."""
+
+    renderer: Renderer
+    reader: AnswerReader
+    caller: EngineCaller
+    sampling: SamplingRules
+    on_call: OnCall
+    clock: Callable[[], float]
+
+
+class Call:
+    """One request on its way to an answer, and the clients that wait for it."""
+
+    def __init__(self, request: ChatRequest, *, role: str, started_at_s: float) -> None:
+        self.request = request
+        self.role = role
+        self.started_at_s = started_at_s
+        self.pieces: list[str] = []
+        """Visible text in the order it was sampled."""
+        self.answer: Answer | None = None
+        """Set once the record is durable."""
+        self.error: WireError | None = None
+        """Set where there will be no answer."""
+        self.is_delivered = False
+        """Whether some client got all of the answer."""
+        self.is_committing = False
+        """Whether the record is in the tree and on its way to the store."""
+        self.num_clients = 0
+        self.task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will come."""
+        return self.answer is not None or self.error is not None
+
+    def can_be_joined(self) -> bool:
+        """Whether an identical request is a retry of this call."""
+        return self.error is None and not self.is_delivered and self.num_clients == 0
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Count a client while it waits."""
+        self.num_clients += 1
+        try:
+            yield
+        finally:
+            self.num_clients -= 1
+
+    def announce(self) -> None:
+        """Wake whoever waits."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait_done(self) -> None:
+        """Wait for the answer or the error."""
+        while not self.is_done:
+            await self._changed.wait()
+
+    async def wait_news(self, num_seen: int, timeout_s: float) -> bool:
+        """Wait until there are more than `num_seen` pieces or the call is done; False after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.is_done and len(self.pieces) <= num_seen:
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Session:
+    """Serves the calls of one attempt of an execution."""
+
+    def __init__(self, execution_id: str, attempt: int, *, roles: RoleRules, services: CallServices) -> None:
+        self.tree = TrajectoryTree(execution_id, attempt)
+        self.is_closed = False
+        self._roles = roles
+        self._services = services
+        self._cache = ToolCallCache()
+        self._ids = CallIds(execution_id, attempt)
+        self._latest: dict[bytes, Call] = {}
+        self._running: set[Call] = set()
+        self._num_requests = 0
+
+    def submit(
+        self, request: ChatRequest, *, headers: Mapping[str, str], body: Mapping[str, Any], transport_fields: frozenset[str]
+    ) -> Call:
+        """Join the call that this request repeats, or start a new one."""
+        if self.is_closed:
+            raise not_authorized()
+        key = _call_key(headers, body, transport_fields)
+        earlier = self._latest.get(key)
+        if earlier is not None and earlier.can_be_joined():
+            return earlier
+        facts = RequestFacts.of(
+            request.messages,
+            headers=headers,
+            fields=body,
+            has_tools=bool(request.tools),
+            has_forced_tool=request.has_forced_tool,
+        )
+        call = Call(request, role=self._roles.classify(facts), started_at_s=self._services.clock())
+        self._latest[key] = call
+        self._running.add(call)
+        call.task = asyncio.get_running_loop().create_task(self._serve(call))
+        return call
+
+    async def close(self) -> None:
+        """Freeze the records: calls in flight are cancelled, those being committed are waited for."""
+        self.is_closed = True
+        running = [call for call in self._running if call.task is not None]
+        for call in running:
+            if not call.is_committing and call.task is not None:
+                call.task.cancel()
+        await asyncio.gather(*(call.task for call in running if call.task is not None), return_exceptions=True)
+        self._latest.clear()
+
+    async def _serve(self, call: Call) -> None:
+        try:
+            call.answer = await self._answer(call)
+        except WireError as error:
+            call.error = error
+        except TemplateRefusedError as error:
+            call.error = bad_request(str(error), param="messages")
+        except RunError as error:
+            call.error = WireError(503 if isinstance(error, EngineError) else 500, "server_error", str(error))
+        except asyncio.CancelledError:
+            call.error = not_authorized()
+            raise
+        except Exception as error:
+            call.error = WireError(500, "server_error", f"the proxy failed: {error!r}")
+            raise
+        finally:
+            self._running.discard(call)
+            call.announce()
+
+    async def _answer(self, call: Call) -> Answer:
+        services, request = self._services, call.request
+        history = restore_history(request.messages, self._cache)
+        digests = history_digests(history, self._cache, tools=request.tools)
+        match = self.tree.match(digests)
+        increment, context = self._encode(history, match, request)
+        sampling = self._sampling(request, len(context))
+        self._num_requests += 1
+        progress = _Progress(call, services) if request.is_streamed else None
+        generation = await services.caller.generate(self.tree.execution_id, context, sampling, on_progress=progress)
+        message = self._read(generation, request)
+        call.is_committing = True
+        node_id = self._record(call, match, digests, increment, generation, message, sampling)
+        await services.on_call(self.tree.row(node_id))
+        if request.is_streamed:
+            _add_rest(call, message.text)
+        return Answer(
+            answer_id=f"{self.tree.execution_id}-{self.tree.attempt}-{node_id}",
+            message=message,
+            finish_reason=generation.finish_reason or "stop",
+            prompt_tokens=len(context),
+            completion_tokens=len(generation.output_ids),
+            cached_tokens=generation.cached_tokens,
+            created_at_s=call.started_at_s,
+            model=request.model,
+        )
+
+    def _encode(self, history: Sequence[Message], match: Match, request: ChatRequest) -> tuple[list[int], Any]:
+        """Tokens of the increment, and the whole context."""
+        renderer = self._services.renderer
+        if match.node_id is None:
+            increment = renderer.render_prefix(history, request.tools)
+            return increment, np.asarray(increment, dtype=np.int32)
+        past = self.tree.context(match.node_id)
+        is_closed = len(past) > 0 and int(past[-1]) == renderer.turn_end_id
+        increment = renderer.render_delta(history[match.num_messages :], request.tools, is_turn_closed=is_closed)
+        return increment, np.concatenate([past, np.asarray(increment, dtype=np.int32)])
+
+    def _sampling(self, request: ChatRequest, num_context: int) -> SamplingParams:
+        rules = self._services.sampling
+        if num_context >= rules.context_limit:
+            raise prompt_too_long(num_context, rules.context_limit)
+        asked = request.max_tokens or rules.max_new_tokens
+        return SamplingParams(
+            max_new_tokens=min(rules.max_new_tokens, asked, rules.context_limit - num_context),
+            temperature=rules.temperature,
+            stop_token_ids=self._services.renderer.stop_token_ids,
+            stop=request.stop,
+            sampling_seed=rules.seed_of(self.tree.execution_id, self.tree.attempt, self._num_requests),
+        )
+
+    def _read(self, generation: Generation, request: ChatRequest) -> Message:
+        text = self._services.renderer.answer_text(generation.output_ids)
+        for stop in request.stop:
+            text = text.split(stop, 1)[0]
+        answer = self._services.reader.read(text, request.tools, is_cut=generation.finish_reason == "length")
+        return answer.to_message(self._ids)
+
+    def _record(
+        self,
+        call: Call,
+        match: Match,
+        digests: Sequence[str],
+        increment: Sequence[int],
+        generation: Generation,
+        message: Message,
+        sampling: SamplingParams,
+    ) -> int:
+        """Add the finished generation to the tree."""
+        forms = answer_digests(message, self._cache)
+        # A server without exact spans tells its version at the end only: after a retraction the span may mix two.
+        is_exact = generation.has_exact_versions or generation.num_retractions == 0
+        node_id = self.tree.add(
+            match.node_id,
+            [*digests[match.num_messages :], forms[0]],
+            increment,
+            generation.output_ids,
+            generation.output_logprobs,
+            [(span.version, span.start, span.end) for span in generation.weight_versions],
+            role=call.role,
+            finish_reason=generation.finish_reason or "stop",
+            started_at_s=call.started_at_s,
+            finished_at_s=self._services.clock(),
+            sampling=_sampling_json(call.request, sampling, is_exact=is_exact),
+            trainable=is_exact,
+            is_blank=is_blank(message),
+        )
+        for form in forms[1:]:
+            self.tree.alias(node_id, form)
+        return node_id
+
+
+class _Progress:
+    """Turns an answer's growing tokens into pieces of text that may already be sent."""
+
+    def __init__(self, call: Call, services: CallServices) -> None:
+        self._call = call
+        self._renderer = services.renderer
+        reader, request = services.reader, call.request
+        has_calls = bool(request.tools) and reader.reads_calls
+        # Text may only go out early where nothing later can turn it into a call, into thinking, or cut it off.
+        self._is_live = not request.stop and not reader.reads_reasoning and (not has_calls or bool(reader.call_marker))
+        self._visible = VisibleText(reader.call_marker if has_calls else None)
+
+    def __call__(self, generation: Generation) -> None:
+        if not self._is_live:
+            return
+        piece = self._visible.feed(self._renderer.answer_text(generation.output_ids))
+        if piece:
+            self._call.pieces.append(piece)
+            self._call.announce()
+
+
+def _add_rest(call: Call, text: str) -> None:
+    """Append what was held back of the final text."""
+    sent = "".join(call.pieces)
+    if text.startswith(sent) and len(text) > len(sent):
+        call.pieces.append(text[len(sent) :])
+
+
+def _call_key(headers: Mapping[str, str], body: Mapping[str, Any], transport_fields: frozenset[str]) -> bytes:
+    agent = [headers.get(name, "") for name in AGENT_HEADERS]
+    asked = {name: value for name, value in body.items() if name not in transport_fields}
+    return hashlib.blake2b(json.dumps([agent, asked], sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _sampling_json(request: ChatRequest, sampling: SamplingParams, *, is_exact: bool) -> str:
+    used: dict[str, Any] = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens}
+    if sampling.stop:
+        used["stop"] = list(sampling.stop)
+    if sampling.sampling_seed is not None:
+        used["seed"] = sampling.sampling_seed
+    record = {"asked": dict(request.asked), "used": used, **({} if is_exact else {"versions": "mixed"})}
+    return json.dumps(record, separators=(",", ":"))

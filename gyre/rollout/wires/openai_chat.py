@@ -1,0 +1,257 @@
+"""The OpenAI chat completions wire: bodies of `/v1/chat/completions` to neutral requests, neutral answers to bodies and events.
+
+Pure translation. Text parts of one message are joined by a newline; null, missing and empty content are the same. What is not
+served (images, audio, several choices) is refused in the wire's own error shape. Sampling parameters are kept as asked, to be
+recorded: the run decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request
+from gyre.trajectory.messages import Message, ToolCall, ToolSpec
+
+ROLES: Mapping[str, str] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+ASKED = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
+    "response_format", "tool_choice", "logit_bias", "logprobs", "reasoning_effort", "max_tokens", "max_completion_tokens",
+    "stop",
+)  # fmt: skip
+"""Body fields that are recorded with the call."""
+
+TRANSPORT_FIELDS = frozenset({"stream", "stream_options"})
+"""Body fields that do not change what is asked for: a resend without streaming is the same call."""
+
+ERROR_TYPES: Mapping[str, str] = {"invalid_api_key": "authentication_error", "server_error": "server_error"}
+"""Kinds of `WireError` whose `type` is not `invalid_request_error`."""
+
+
+def parse_request(body: Any) -> ChatRequest:
+    """Read a parsed JSON body.
+
+    Raises:
+        WireError: what is wrong with it.
+    """
+    if not isinstance(body, Mapping):
+        raise bad_request("the body must be a JSON object")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise bad_request("messages must be a list with at least one message", param="messages")
+    if body.get("n") not in (None, 1):
+        raise bad_request("one choice is served per request; leave n out", param="n")
+    stream_options = body.get("stream_options")
+    return ChatRequest(
+        messages=tuple(_parse_message(item, f"messages[{i}]") for i, item in enumerate(messages)),
+        tools=_parse_tools(body.get("tools")),
+        model=body["model"] if isinstance(body.get("model"), str) else "",
+        has_forced_tool=body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), Mapping),
+        is_streamed=body.get("stream") is True,
+        wants_usage=isinstance(stream_options, Mapping) and stream_options.get("include_usage") is True,
+        max_tokens=_parse_max_tokens(body),
+        stop=_parse_stop(body.get("stop")),
+        asked={name: body[name] for name in ASKED if body.get(name) is not None},
+    )
+
+
+def _parse_message(item: Any, place: str) -> Message:
+    if not isinstance(item, Mapping):
+        raise bad_request(f"{place} must be an object", param=place)
+    role = item.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise bad_request(f"{place}.role must be one of {', '.join(ROLES)}", param=f"{place}.role")
+    call_id = item.get("tool_call_id")
+    return Message(
+        role=ROLES[role],
+        text=_parse_content(item.get("content"), f"{place}.content"),
+        reasoning=_first_text(item, ("reasoning_content", "reasoning")) if role == "assistant" else "",
+        tool_calls=_parse_tool_calls(item.get("tool_calls"), f"{place}.tool_calls") if role == "assistant" else (),
+        tool_call_id=call_id if isinstance(call_id, str) and ROLES[role] == "tool" else "",
+    )
+
+
+def _first_text(item: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return next((item[name] for name in names if isinstance(item.get(name), str)), "")
+
+
+def _parse_content(content: Any, place: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise bad_request(f"{place} must be a string, a list of parts or null", param=place)
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None
+        if kind not in ("text", "refusal", "input_text", "output_text") or not isinstance(text, str):
+            raise bad_request(f"{place}[{index}] is not text; this model reads text only", param=f"{place}[{index}]")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _parse_tool_calls(calls: Any, place: str) -> tuple[ToolCall, ...]:
+    if calls is None:
+        return ()
+    if not isinstance(calls, list):
+        raise bad_request(f"{place} must be a list", param=place)
+    parsed: list[ToolCall] = []
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(name, str):
+            raise bad_request(f"{place}[{index}] must be a function call with a name", param=f"{place}[{index}]")
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+        call_id = call.get("id")
+        parsed.append(ToolCall(id=call_id if isinstance(call_id, str) else "", name=name, arguments_json=text))
+    return tuple(parsed)
+
+
+def _parse_tools(tools: Any) -> tuple[ToolSpec, ...]:
+    if tools is None:
+        return ()
+    if not isinstance(tools, list):
+        raise bad_request("tools must be a list", param="tools")
+    parsed: list[ToolSpec] = []
+    for index, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+            raise bad_request(f"tools[{index}] must be a function with a name", param=f"tools[{index}]")
+        description, parameters = function.get("description"), function.get("parameters")
+        parsed.append(
+            ToolSpec(
+                name=name,
+                description=description if isinstance(description, str) else "",
+                parameters_json=json.dumps(parameters if isinstance(parameters, Mapping) else {}, ensure_ascii=False),
+            )
+        )
+    return tuple(parsed)
+
+
+def _parse_max_tokens(body: Mapping[str, Any]) -> int | None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = body.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise bad_request(f"{name} must be a whole number of at least 1", param=name)
+        return value
+    return None
+
+
+def _parse_stop(stop: Any) -> tuple[str, ...]:
+    listed = [stop] if isinstance(stop, str) else ([] if stop is None else stop)
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+        raise bad_request("stop must be a string or a list of strings", param="stop")
+    return tuple(text for text in listed if text)
+
+
+def render_response(answer: Answer) -> dict[str, Any]:
+    """The body of an answer that is not streamed."""
+    message = answer.message
+    body: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.tool_calls else "")}
+    if message.reasoning:
+        body["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        body["tool_calls"] = [_render_call(call) for call in message.tool_calls]
+    return {
+        **_head(answer, "chat.completion"),
+        "choices": [{"index": 0, "message": body, "logprobs": None, "finish_reason": _finish(answer)}],
+        "usage": _usage(answer),
+    }
+
+
+def render_error(error: WireError) -> dict[str, Any]:
+    """The body of an error."""
+    kind = ERROR_TYPES.get(error.kind, "invalid_request_error")
+    code = None if error.kind == "invalid_request" else error.kind
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+
+
+def render_models(names: list[str]) -> dict[str, Any]:
+    """The body of `/v1/models`."""
+    return {"object": "list", "data": [{"id": n, "object": "model", "created": 0, "owned_by": "gyre"} for n in names]}
+
+
+class EventWriter:
+    """The events of one streamed answer, in the least sequence that clients accept: role, text deltas, calls, finish, usage."""
+
+    PING = b": ping\n\n"
+    """A comment: clients skip it, connections stay open."""
+
+    def __init__(self, *, answer_id: str, model: str, created_at_s: float, wants_usage: bool) -> None:
+        self._head = {
+            "id": f"chatcmpl-{answer_id}",
+            "object": "chat.completion.chunk",
+            "created": int(created_at_s),
+            "model": model,
+        }
+        self._wants_usage = wants_usage
+
+    def start(self) -> bytes:
+        """The event that opens the answer."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def text(self, text: str, *, is_reasoning: bool = False) -> bytes:
+        """New text."""
+        return self._chunk({"reasoning_content" if is_reasoning else "content": text})
+
+    def finish(self, answer: Answer) -> bytes:
+        """Everything that comes last: whole tool calls, finish reason, usage and the end mark."""
+        calls = [{"index": i, **_render_call(call)} for i, call in enumerate(answer.message.tool_calls)]
+        parts = [self._chunk({"tool_calls": [call]}) for call in calls]
+        parts.append(self._chunk({}, finish_reason=_finish(answer)))
+        if self._wants_usage:
+            parts.append(_event({**self._head, "choices": [], "usage": _usage(answer)}))
+        return b"".join([*parts, b"data: [DONE]\n\n"])
+
+    def _chunk(self, delta: Mapping[str, Any], *, finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return _event({**self._head, "choices": [choice]})
+
+
+def _event(body: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _head(answer: Answer, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{answer.answer_id}",
+        "object": kind,
+        "created": int(answer.created_at_s),
+        "model": answer.model,
+    }
+
+
+def _render_call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+
+
+def _finish(answer: Answer) -> str:
+    if answer.finish_reason == "length":
+        return "length"
+    return "tool_calls" if answer.message.tool_calls else "stop"
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+    }
