@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from gyre import __version__
-from gyre.errors import GyreError, SpecError, UserError
+from gyre.console import print_columns, print_json, print_table, report_error, report_usage
+from gyre.errors import GyreError, UserError
 
 if TYPE_CHECKING:
     from gyre.graph.plan import Plan
@@ -45,57 +45,15 @@ def run_cli(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except click.UsageError as error:
-        return _report_usage(error, as_json=as_json)
+        report_usage(error, as_json=as_json)
+        return EXIT_MISTAKE
     except GyreError as error:
-        return _report_error(error, as_json=as_json)
+        report_error(error, as_json=as_json)
+        return EXIT_MISTAKE if isinstance(error, UserError) else EXIT_FAILED
     except BrokenPipeError:
         # The reader of our output is gone (`gyre query … | head`); nothing is left to tell it.
         sys.stdout = None
         return EXIT_DONE
-
-
-def _report_usage(error: click.UsageError, *, as_json: bool) -> int:
-    if as_json:
-        _print_json({"ok": False, "error": error.format_message(), "hint": "see --help"})
-    else:
-        error.show()
-    return EXIT_MISTAKE
-
-
-def _report_error(error: GyreError, *, as_json: bool) -> int:
-    code = EXIT_MISTAKE if isinstance(error, UserError) else EXIT_FAILED
-    if isinstance(error, SpecError):
-        _report_problems(error, as_json=as_json)
-    elif as_json:
-        _print_json({"ok": False, "error": str(error), "hint": getattr(error, "hint", "")})
-    else:
-        click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
-        if isinstance(error, UserError) and error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
-    return code
-
-
-def _report_problems(error: SpecError, *, as_json: bool) -> None:
-    from gyre.graph.report import problems_document, render_problems
-
-    if as_json:
-        _print_json({"ok": False, "problems": problems_document(error.problems)})
-        return
-    if not sys.stderr.isatty():
-        click.echo(render_problems(error.problems), err=True, nl=False)
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(stderr=True, highlight=False)
-    for line in render_problems(error.problems).splitlines():
-        is_path = line.startswith("  ") and not line.startswith("    ")
-        style = "bold" if is_path else "dim" if line.startswith("    hint:") else "red" if not line.startswith(" ") else ""
-        console.print(Text(line, style=style), soft_wrap=True)
-
-
-def _print_json(document: Any) -> None:
-    click.echo(json.dumps(document, indent=2, default=str))
 
 
 def _parse_settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -176,7 +134,7 @@ def check(pipeline: Path, settings: dict[str, str], as_json: bool) -> int:
     _, graph, plan = _load(pipeline, settings)
     if as_json:
         figures = dispatch_figures(plan.scheduler)
-        _print_json({"ok": True, "problems": [], "pipeline": plan.pipeline, "dispatch": figures})
+        print_json({"ok": True, "problems": [], "pipeline": plan.pipeline, "dispatch": figures})
         return EXIT_DONE
     click.echo(f"{pipeline}: ok ({len(graph.nodes)} operators, {len(graph.edges)} edges, {len(plan.cells)} cells)")
     if plan.scheduler is not None:
@@ -272,9 +230,9 @@ def query(run: Path, sql: str, as_json: bool) -> int:
     """Ask the tables of a run, also while it runs (DuckDB's SQL, read-only)."""
     table = _from_room("gyre.store.query", "query")(run, sql)
     if as_json:
-        _print_json(table.to_pylist())
+        print_json(table.to_pylist())
     else:
-        _print_table(table.column_names, (row.values() for row in table.to_pylist()))
+        print_table(table.column_names, (row.values() for row in table.to_pylist()))
     return EXIT_DONE
 
 
@@ -291,22 +249,25 @@ def inspect(run: Path, execution: str | None, as_json: bool) -> int:
     return EXIT_DONE
 
 
-@command("gyre verify runs/first")
+@command("gyre verify runs/first", "gyre verify runs/first --most-per-version 50 --json")
 @run_argument
+@click.option("--no-logprobs", is_flag=True, help="Leave out the comparison with log-probabilities recomputed by the trainer.")
+@click.option("--most-per-version", type=click.IntRange(min=1), help="Recompute at most so many trajectories per version.  [default: all]")
 @json_option
-def verify(run: Path, as_json: bool) -> int:
+def verify(run: Path, no_logprobs: bool, most_per_version: int | None, as_json: bool) -> int:
     """Recompute what must hold from the tables of a run; names the rows where it does not."""
-    breaches = _from_room("gyre.store.verify", "verify")(run)
+    check_run = _from_room("gyre.store.verify", "verify")
+    recompute = None if no_logprobs else _from_room("gyre.training.recompute", "recompute_logprobs")
+    report = check_run(run, recompute=recompute, most_per_version=most_per_version)
     if as_json:
-        rows = [{"table": b.table, "key": b.key, "message": b.sentence} for b in breaches]
-        _print_json({"ok": not breaches, "breaches": rows})
-    elif breaches:
-        for breach in breaches:
-            click.echo(f"{breach.table} {breach.key}: {breach.sentence}")
-        click.echo(f"{run}: {len(breaches)} breaches")
+        print_json(report.to_json())
     else:
-        click.echo(f"{run}: everything holds")
-    return EXIT_FAILED if breaches else EXIT_DONE
+        print_columns((name, f"{count} breaches" if count else "holds") for name, count in report.checks.items())
+        print_columns((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in report.figures.items())
+        for line in (*report.notes, *(f"{b.table} {b.key}: {b.sentence}" for b in report.breaches)):
+            click.echo(line)
+        click.echo(f"{run}: {'everything holds' if report.is_ok else f'{len(report.breaches)} breaches'}")
+    return EXIT_DONE if report.is_ok else EXIT_FAILED
 
 
 @command("gyre rescore runs/first --scorer my_scorers/coverage")
@@ -326,7 +287,7 @@ def export(run: Path, out: Path, as_json: bool) -> int:
     """Write the newest checkpoint of a run as a Hugging Face folder."""
     folder = _from_room("gyre.training.export", "export_run")(run, out)
     if as_json:
-        _print_json({"ok": True, "model": str(folder)})
+        print_json({"ok": True, "model": str(folder)})
     else:
         click.echo(f"model written to {folder}")
     return EXIT_DONE
@@ -346,15 +307,15 @@ def ops(name: str | None, as_json: bool) -> int:
     if name is not None:
         operator = find_operator(name)
         if as_json:
-            _print_json(operator_document(operator))
+            print_json(operator_document(operator))
         else:
             click.echo(render_operator(operator), nl=False)
         return EXIT_DONE
     found = [find_operator(known) for known in list_operators()]
     if as_json:
-        _print_json([operator_document(operator) for operator in found])
+        print_json([operator_document(operator) for operator in found])
     else:
-        _print_columns((operator.name, operator.doc.partition("\n")[0]) for operator in found)
+        print_columns((operator.name, operator.doc.partition("\n")[0]) for operator in found)
     return EXIT_DONE
 
 
@@ -373,7 +334,7 @@ def schema(name: str | None, as_json: bool) -> int:
     names = sorted(path.stem for path in schemas_dir().glob("*.json"))
     if name is None:
         if as_json:
-            _print_json({known: load_columns(known) for known in names})
+            print_json({known: load_columns(known) for known in names})
         else:
             click.echo("\n".join(names))
         return EXIT_DONE
@@ -381,7 +342,7 @@ def schema(name: str | None, as_json: bool) -> int:
     if not versions:
         raise UserError(f"there is no schema '{name}'", hint=suggest(name, names, what="schemas are"))
     if as_json:
-        _print_json(load_columns(versions[-1]))
+        print_json(load_columns(versions[-1]))
     else:
         click.echo(render_schema(versions[-1], load_columns(versions[-1])), nl=False)
     return EXIT_DONE
@@ -401,9 +362,9 @@ def bench(name: str, settings: dict[str, str], as_json: bool) -> int:
         raise UserError(f"there is no benchmark '{name}'", hint=suggest(name, known, what="benchmarks are"))
     result = importlib.import_module(f"gyre.bench.{name}").run(settings)
     if as_json:
-        _print_json(result)
+        print_json(result)
     else:
-        _print_columns((key, str(value)) for key, value in result["figures"].items())
+        print_columns((key, str(value)) for key, value in result["figures"].items())
         click.echo("ok" if result["ok"] else "outside its limits")
     return EXIT_DONE if result["ok"] else EXIT_FAILED
 
@@ -414,26 +375,6 @@ def _from_room(module: str, name: str) -> Any:
     if importlib.util.find_spec(parent) is None or importlib.util.find_spec(module) is None:
         raise UserError(f"this installation has no {module}", hint="install a version of gyre-rl that has it")
     return getattr(importlib.import_module(module), name)
-
-
-def _print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    count = 0
-    for count, row in enumerate(rows, start=1):  # noqa: B007 (count is the number of rows)
-        table.add_row(*("null" if value is None else str(value) for value in row))
-    console.print(table)
-    console.print(f"({count} row{'' if count == 1 else 's'})", style="dim")
-
-
-def _print_columns(rows: Iterable[tuple[str, str]]) -> None:
-    listed = list(rows)
-    width = max((len(first) for first, _ in listed), default=0)
-    for first, second in listed:
-        click.echo(f"{first:<{width}}  {second}".rstrip())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 // The loop, end to end, on one CPU machine: a small policy learns small coding tasks through a black-box harness.
 local gyre = import 'gyre.libsonnet';
+local here = gyre.folder(std.thisFile);
 
 function(
   seed=0,
@@ -17,15 +18,15 @@ function(
   standalone=0,
   lr=2.5e-4,
   max_tokens=4096,
-  tasks='tasks/katas',
+  tasks=here + 'tasks/katas',
 )
   gyre.pipeline('quickstart') {
     resources: {
       cells: gyre.cells({ count: cells, concurrency: concurrency, standalone: standalone, layout: { tp: 1, pp: 1 } }),
-      engine: gyre.engine('local', if train then {} else { model: 'models/tiny' }),
+      engine: gyre.engine('local', if train then {} else { model: here + 'models/tiny' }),
       store: gyre.store('lance'),
     } + (if !train then {} else {
-           learner: gyre.learner('megatron', { model: 'models/tiny', lr: lr, eps: 1e-8, weight_decay: 0.0 }),
+           learner: gyre.learner('megatron', { model: here + 'models/tiny', lr: lr, eps: 1e-8, weight_decay: 0.0 }),
            weights: gyre.transfer('mooncake', { protocol: 'tcp' }),
          }),
 

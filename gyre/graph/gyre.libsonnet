@@ -9,6 +9,9 @@
   // A connection that carries what a later operator tells an earlier one; only such a connection may close a cycle.
   feedback(port):: { feedback: port },
 
+  // The folder of a file, for paths that stay right when another pipeline imports it: gyre.folder(std.thisFile) + 'models/tiny'.
+  folder(file):: local parts = std.split(file, '/'); std.join('/', parts[0:std.length(parts) - 1] + ['']),
+
   // Resources: a kind with its settings beside it.
   cells(args={}):: args,
   engine(kind, args={}):: { kind: kind } + args,

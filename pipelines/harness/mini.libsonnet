@@ -1,10 +1,12 @@
 // The mini harness as data: what to start, what it finds in its environment, and which request has which role.
 // Change it by extending it, e.g. (import 'harness/mini.libsonnet') + { options+: ['--delegate'] }.
+local gyre = import 'gyre.libsonnet';
+
 {
   name: 'mini',
   wire: 'openai_chat',
   tool_parser: 'qwen3_coder',
-  files: ['harness/mini/mini.py'],
+  files: [gyre.folder(std.thisFile) + 'mini/mini.py'],
   options:: ['--max-calls', '8', '--max-tokens', '80', '--compact-tokens', '200'],
   command: ['{python}', '-I', '-S', '{harness_dir}/mini.py'] + self.options + ['{instruction}'],
   env: { OPENAI_BASE_URL: '{base_url}', OPENAI_API_KEY: '{key}', OPENAI_MODEL: '{model}' },
