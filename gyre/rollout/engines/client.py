@@ -108,7 +108,7 @@ class EngineClient:
         response = await self._request("POST", "/generate", body)
         try:
             await self._raise_for_status(response)
-            async for line in response.content:
+            async for line in _lines(response):
                 if (generation := reader.feed(line)) is not None:
                     yield generation
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
@@ -314,3 +314,14 @@ class EngineClient:
             return json.loads(await response.read())
         except (ValueError, aiohttp.ClientError) as error:
             raise EngineError(f"engine {self.base_url}{response.url.path}: unreadable answer ({error})") from error
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Lines of any length: a cumulative chunk of a long answer is longer than aiohttp's own line reader allows."""
+    rest = b""
+    async for piece in response.content.iter_any():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest

@@ -165,8 +165,9 @@ class GenerateRequest:
     """Whether `on_update` is wanted after every token, too."""
 
 
-OnUpdate = Callable[[Generation], None]
-"""Called from the engine's thread: with each token of a streamed request, and once with `finish_reason` set for every request."""
+OnUpdate = Callable[[Generation | EngineError], None]
+"""Called from the engine's thread: with each token of a streamed request, and for every request once at its end, with
+`finish_reason` set or with the error that stopped the engine."""
 
 
 @runtime_checkable
@@ -226,7 +227,7 @@ class Engine(Protocol):
         ...
 
     def is_ready(self) -> bool:
-        """Whether a request sent now would be sampled."""
+        """Whether it holds weights and memory and works; a request to a paused engine is held, not lost."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str | None:
