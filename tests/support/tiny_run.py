@@ -152,7 +152,7 @@ def _write_group(store: RunStore, group_index: int) -> None:
     unresolved = sum(reward is None for reward in rewards)
     row = {
         "group_id": group_id, "step_version": step_version, "v_d": dispatch_version(group_index), "v_t": step_version - 1,
-        "valid": GROUP_SIZE - unresolved - sum(is_placeholder.values()), "unresolved": unresolved,
+        "valid": GROUP_SIZE - unresolved, "unresolved": unresolved,
         "placeholders": sum(is_placeholder.values()), "cancelled": 0,
     }  # fmt: skip
     store.append("consumption", [row])
@@ -189,7 +189,7 @@ def _assessment(name: str, attempt: int, score: float | None, dispatched_at_s: f
 
 
 def _write_steps(store: RunStore) -> None:
-    trajectories = store.read("trajectories", columns=["step_version", "target_mask"]).to_pylist()
+    trajectories = store.read("trajectories", columns=["step_version", "target_mask", "advantage"]).to_pylist()
     scores = store.read("assessments", where="designated and valid").to_pylist()
     for version in range(1, STEPS + 1):
         indices = range((version - 1) * GROUPS_PER_STEP, version * GROUPS_PER_STEP)
@@ -197,7 +197,7 @@ def _write_steps(store: RunStore) -> None:
         rewards = [row["score"] for row in scores if row["execution_id"][:7] in group_ids]
         row = {
             "version": version, "group_ids": group_ids, "executions": len(rewards),
-            "target_tokens": sum(sum(t["target_mask"]) for t in trajectories if t["step_version"] == version),
+            "target_tokens": sum(sum(t["target_mask"]) for t in trajectories if t["step_version"] == version and t["advantage"]),
             "loss": 0.1 * version, "grad_norm": 1.0, "reward_mean": float(np.mean(rewards)),
             "staleness_mean": float(np.mean([version - 1 - dispatch_version(index) for index in indices])), "duration_s": 40.0,
             "cells": [0, 1] if version == 2 else [0], "clipped": 0, "time_s": START_S + version * STEP_S,

@@ -29,7 +29,8 @@ def check_assessments(data: RunData) -> Iterator[Breach]:
     for row in data.executions:
         designated = len(data.designated.get(row["execution_id"], ()))
         is_due = row["status"] in CLOSED and (data.is_finished or row["group_id"] in data.consumed_in)
-        if designated > 1 or (is_due and designated == 0 and row["status"] != "cancelled"):
+        is_surplus = row["status"] == "cancelled" or data.settings.oversample > 0
+        if designated > 1 or (is_due and designated == 0 and not is_surplus):
             yield Breach("assessments", row["execution_id"], f"has {designated} designated assessments; a closed execution has exactly one")
 
 
@@ -58,7 +59,7 @@ def _consumed(data: RunData, row: Mapping[str, Any]) -> Iterator[str]:
     if row["v_d"] > row["v_t"]:
         yield f"has a staleness below 0 (v_t {row['v_t']}, v_d {row['v_d']})"
     still_open = [member["execution_id"] for member in members if member["status"] not in CLOSED]
-    if still_open:
+    if still_open and not data.settings.oversample:
         yield f"was consumed while {still_open[0]} is not closed"
     found = count_outcomes(data, row["group_id"])
     for name in ("valid", "unresolved", "placeholders", "cancelled"):
@@ -67,16 +68,17 @@ def _consumed(data: RunData, row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def count_outcomes(data: RunData, group_id: str) -> dict[str, int]:
-    """Count a group's outcomes; each execution has one."""
+    """Count a group's outcomes; each execution has one, and a placeholder is a valid 0."""
     counts: dict[str, int] = {"valid": 0, "unresolved": 0, "placeholders": 0, "cancelled": 0}
     for member in data.groups[group_id]:
         assessment = next(iter(data.designated.get(member["execution_id"], ())), None)
-        if member["status"] == "cancelled":
-            counts["cancelled"] += 1
-        elif assessment is None or not assessment["valid"]:
-            counts["unresolved"] += 1
+        if assessment is None:
+            counts["cancelled" if member["status"] == "cancelled" or data.settings.oversample else "unresolved"] += 1
+        elif assessment["valid"]:
+            counts["valid"] += 1
+            counts["placeholders"] += assessment["reason"] == "placeholder"
         else:
-            counts["placeholders" if assessment["reason"] == "placeholder" else "valid"] += 1
+            counts["cancelled" if assessment["reason"] == "cancelled" else "unresolved"] += 1
     return counts
 
 
@@ -93,7 +95,7 @@ def check_steps(data: RunData) -> Iterator[Breach]:
         yield Breach("consumption", consumed[version][0], f"was consumed by the step of version {version}, which was never committed")
     targets: dict[int, int] = defaultdict(int)
     for trajectory in data.trajectories:
-        targets[trajectory.row["step_version"]] += int(trajectory.target_mask.sum())
+        targets[trajectory.row["step_version"]] += int(trajectory.target_mask.sum()) if trajectory.row["advantage"] else 0
     for row in data.steps:
         sentences = [*_groups_of_step(data, row, consumed[row["version"]]), *_figures_of_step(data, row, targets[row["version"]])]
         for sentence in sentences:
@@ -117,8 +119,9 @@ def _figures_of_step(data: RunData, row: Mapping[str, Any], targets: int) -> Ite
     stale = [row["version"] - 1 - data.groups[g][0]["dispatch_version"] for g in row["group_ids"] if g in data.groups]
     if row["executions"] != len(rewards):
         yield f"says |E| = {row['executions']}, but its groups have {len(rewards)} valid rewards"
-    if row["target_tokens"] != targets:
-        yield f"says {row['target_tokens']} target tokens, but its trajectories have {targets}"
+    # Rows of an execution whose clip was fixed at 0 before its gradient need not be computed, hence not counted.
+    if row["target_tokens"] > targets or (row["target_tokens"] < targets and row["clipped"] == 0):
+        yield f"says {row['target_tokens']} target tokens, but its trajectories with an advantage have {targets}"
     if not _is_mean(row["reward_mean"], rewards):
         yield f"says a mean reward of {row['reward_mean']}, but its valid rewards give {_mean(rewards)}"
     if not _is_mean(row["staleness_mean"], stale):
