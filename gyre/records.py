@@ -329,6 +329,16 @@ class Trees(Protocol):
         ...
 
 
+@runtime_checkable
+class Pipeline(Protocol):
+    """The pipeline that runs."""
+
+    @property
+    def base_dir(self) -> Path:
+        """Folder of its file, which relative paths in it start from."""
+        ...
+
+
 class Scorer(Protocol):
     """A scorer operator with its settings and resources bound."""
 

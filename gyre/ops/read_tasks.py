@@ -18,13 +18,10 @@ def check(settings: Mapping[str, Any], base_dir: Path) -> Iterable[Problem]:
     from gyre.rollout.tasks import find_task_problems
 
     path = settings.get("path")
-    if not isinstance(path, str | Path):
-        return
-    for message, hint in find_task_problems(base_dir / path):
-        yield Problem("path", message, hint)
+    return find_task_problems(base_dir / path) if isinstance(path, str | Path) else []
 
 
-@op("read_tasks")
+@op("read_tasks", check=check)
 def read_tasks(*, path: Path, limit: int | None = None) -> Batch[Task]:
     """Read task folders (Harbor format).
 
@@ -35,6 +32,3 @@ def read_tasks(*, path: Path, limit: int | None = None) -> Batch[Task]:
     from gyre.rollout.tasks import read_task_folder
 
     return Batch.of(Task, read_task_folder(path)[:limit])
-
-
-read_tasks.check = check  # pyright: ignore[reportFunctionMemberAccess]

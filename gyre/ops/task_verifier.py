@@ -25,10 +25,10 @@ class TaskVerifier:
             sandbox: where tests run; 'auto' takes bubblewrap where it is installed.
             store: the run.
         """
-        from gyre.rollout.sandbox import open_sandbox
+        from gyre.rollout.sandbox import choose_sandbox
 
         self.timeout_s = timeout_s
-        self.sandbox = open_sandbox(sandbox)
+        self.sandbox = choose_sandbox(sandbox).sandbox
         self.run_dir = store.run_dir
 
     async def run(self, closed: Batch[ClosedExecution]) -> Batch[Assessment]:

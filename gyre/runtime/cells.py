@@ -224,13 +224,25 @@ class Cell:
         return await self._serve(self._load_published, descriptor)
 
     def _load_published(self, descriptor: Mapping[str, Any]) -> int:
-        from gyre.training.hf import flat_layout, read_shape, unflatten
+        from gyre.rollout.engines.weights import unflatten
+        from gyre.training.hf import flat_layout, read_shape
 
         flat = self._read(descriptor)
-        named = unflatten(flat, flat_layout(read_shape(self.spec.model_dir)))
-        self._engine.load_weights(named, descriptor["version"])
+        self._engine.load_weights(unflatten(flat, flat_layout(read_shape(self.spec.model_dir))), descriptor["version"])
+        return self._confirm(descriptor["version"])
+
+    async def load_checkpoint(self, run_dir: str, version: int) -> int:
+        """Serve a version from its checkpoint on disk; returns the version that the engine confirms."""
+        return await self._serve(self._load_checkpoint, Path(run_dir), version)
+
+    def _load_checkpoint(self, run_dir: Path, version: int) -> int:
+        self._engine.load_weights_from_disk(str(run_dir / "checkpoints" / str(version) / "model"), version)
+        return self._confirm(version)
+
+    def _confirm(self, version: int) -> int:
+        """Open the gate if the engine serves this version."""
         confirmed = self._engine.info().version
-        if confirmed == descriptor["version"]:
+        if confirmed == version:
             self._server.set_accepting(True)
         return confirmed
 

@@ -22,6 +22,8 @@ from gyre.killpoints import kill_point
 from gyre.records import Store
 from gyre.scheduler import decisions as d
 from gyre.scheduler.claims import ClaimQueue
+from gyre.scheduler.config import cell_engine
+from gyre.scheduler.waterlevel import CORE
 
 PUBLISH_TRIES = 3
 """Tries at bringing a version to one engine before the run stops, resumable."""
@@ -174,10 +176,7 @@ class Conductor:
             case d.Broadcast():
                 await self._broadcast(decision)
             case d.ToRollout():
-                await self._cells[decision.cell].call("to_rollout")
-                if decision.cell == 0:
-                    await self._load_published("cell0", await self._cells[0].call("expose", self._room.scheduler.version))
-                    self._tell(self._room.scheduler.switched_to_rollout, decision.cell)
+                await self._to_rollout(decision.cell)
             case d.Publish():
                 await self._publish(decision.version)
             case d.Reroute():
@@ -199,11 +198,24 @@ class Conductor:
         await cell.call("to_training")
         self._tell(self._room.scheduler.switched_to_training, decision.cell)
 
+    async def _to_rollout(self, cell: int) -> None:
+        """Bring a cell back; within a publication its engine gets the new weights with all others, else the published ones now."""
+        scheduler = self._room.scheduler
+        await self._cells[cell].call("to_rollout")
+        if scheduler.phase == "publishing":
+            return
+        if scheduler.version == scheduler.published_version:
+            descriptor = await self._cells[CORE].call("expose", scheduler.version)
+            await self._load_published(cell_engine(cell), descriptor)
+        else:
+            await self._cells[cell].call("load_checkpoint", str(self._run_dir), scheduler.published_version)
+        self._tell(scheduler.switched_to_rollout, cell)
+
     # A step
 
     async def _begin_step(self, decision: d.BeginStep) -> None:
         step = self._current(decision.version)
-        step.descriptor = await self._cells[0].call("expose", decision.version - 1)
+        step.descriptor = await self._cells[CORE].call("expose", decision.version - 1)
         for cell in decision.cells:
             self._start_training(cell, joins=False)
 
@@ -293,11 +305,11 @@ class Conductor:
         await asyncio.gather(*(step.training[cell] for cell in decision.cells))
         await asyncio.gather(*(self._cells[cell].call("reduce", len(decision.cells)) for cell in decision.cells))
         kill_point("after_reduction")
-        grad_norm = await self._cells[0].call("update", step.num_executions, len(step.results))
+        grad_norm = await self._cells[CORE].call("update", step.num_executions, len(step.results))
         kill_point("between_update_and_checkpoint")
         row, consumption = self._rows_of(step, decision, grad_norm)
         state = {"step": row, "consumption": consumption}
-        await self._cells[0].call("save_checkpoint", str(self._run_dir), step.version, state, self._keep)
+        await self._cells[CORE].call("save_checkpoint", str(self._run_dir), step.version, state, self._keep)
         kill_point("between_checkpoint_and_steps_row")
         self._store.append("consumption", consumption)
         self._store.append("steps", [row])
@@ -339,16 +351,20 @@ class Conductor:
         return row, consumption
 
     async def _broadcast(self, decision: d.Broadcast) -> None:
-        descriptor = await self._cells[0].call("expose", decision.version)
-        await asyncio.gather(*(self._cells[cell].call("pull", descriptor) for cell in decision.cells if cell != 0))
+        descriptor = await self._cells[CORE].call("expose", decision.version)
+        await asyncio.gather(*(self._cells[cell].call("pull", descriptor) for cell in decision.cells if cell != CORE))
         self._tell(self._room.scheduler.broadcast_done, decision.version)
 
     # Publication
 
     async def _publish(self, version: int) -> None:
         kill_point("between_steps_row_and_publication")
-        descriptor = await self._cells[0].call("expose", version)
-        await asyncio.gather(*(self._load_published(name, descriptor) for name in self._engines if name != "cell0"))
+        descriptor = await self._cells[CORE].call("expose", version)
+        roles = dict(enumerate(self._room.scheduler.roles))
+        away = {cell_engine(cell) for cell, role in roles.items() if role not in ("rollout", "returning")}
+        await asyncio.gather(*(self._load_published(name, descriptor) for name in self._engines if name not in away))
+        for cell in [cell for cell, role in roles.items() if role == "returning"]:
+            self._tell(self._room.scheduler.switched_to_rollout, cell)
         await self._room.record_event("published", -1, {"version": version})
         kill_point("between_publication_and_dispatch")
         self._room.published(version)

@@ -79,7 +79,7 @@ class RunTrees:
 
     async def calls(self, execution_id: str, attempt: int) -> pa.Table:
         """Nodes of one execution's tree, in node order."""
-        held = await self._pool.operator.remote(self._node, "held_calls", execution_id)
+        held = await self._pool.operator.remote(self._node, "held_calls", execution_id, attempt)
         if held is not None:
             return held
         where = f"execution_id = '{execution_id}' and attempt = {attempt}"

@@ -20,9 +20,11 @@ def open_engine(spec: CellSpec) -> tuple[Any, Any]:
         engine: Any = LocalEngine(
             spec.model_dir,
             concurrency=spec.concurrency,
-            max_context=spec.context_limit,
-            seed=spec.seed,
+            context_length=spec.context_limit,
             version=spec.published_version,
+            num_threads=spec.threads,
+            seed=spec.seed,
+            name=spec.name,
         )
     elif spec.engine_kind == "scripted":
         from gyre.rollout.engines.scripted import ScriptedEngine

@@ -127,6 +127,8 @@ def _drive(
     code, message = 0, ""
     with _terminated_like_interrupted(), Progress(plan, run_dir, quiet=as_json) as progress:
         try:
+            for notice in _notices(graph):
+                progress.say(notice)
             progress.say("starting Ray, cells and operators")
             cluster.start()
             while not cluster.is_done(wait_s=POLL_S):
@@ -149,6 +151,15 @@ def _drive(
     except (GyreError, OSError) as error:
         code, message = code or 1, message or f"the log could not be folded into Lance: {error}"
     return _report(run_dir, store, code, message, as_json)
+
+
+def _notices(graph: TypedGraph) -> list[str]:
+    """What a person should know before the run starts, e.g. that a sandbox is missing here."""
+    from gyre.rollout.sandbox import choose_sandbox
+
+    kinds = {str(node.settings["sandbox"]) for node in graph.nodes.values() if "sandbox" in node.settings}
+    notices = [choose_sandbox(kind).notice for kind in sorted(kinds)]
+    return [notice for notice in notices if notice]
 
 
 def _report(run_dir: Path, store: RunStore, code: int, message: str, as_json: bool) -> int:

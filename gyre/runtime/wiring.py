@@ -76,6 +76,14 @@ def _is_gated(graph: TypedGraph, name: str, port: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunningPipeline:
+    """The `Pipeline` protocol."""
+
+    base_dir: Path
+    """Folder of the pipeline's file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ControlSpec:
     """What the control room needs beside the operators."""
 
@@ -132,7 +140,7 @@ class Wiring:
             runner.connect(lambda *target: self._sender(pool, *target))
 
     def _resources(self, control: Any, store: Any) -> dict[str, Any]:
-        resources: dict[str, Any] = {"Control": control, "Store": store}
+        resources: dict[str, Any] = {"Control": control, "Store": store, "Pipeline": RunningPipeline(base_dir=self.base_dir)}
         if self.model_dir is not None:
             resources["Engines"] = EngineRoutes(model_dir=self.model_dir, urls=self.engine_urls)
         if self.proxy is not None:
