@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,36 +84,26 @@ def test_rendering_only_appends(renderer: Any, mini: ModuleType) -> None:
             assert whole.startswith(renderer.text(messages[:count]))
 
 
-def test_demonstrations_have_the_tokens_of_a_live_run(renderer: Any, mini: ModuleType, tokenizer: Tokenizer) -> None:
-    from demonstrations import Renderer
+def test_demonstrations_have_the_tokens_of_a_live_run(renderer: Any, mini: ModuleType, folder: Path) -> None:
+    from gyre.rollout.renderer import Renderer as LiveRenderer
+    from gyre.trajectory.messages import Message, ToolSpec
 
-    delta = Renderer(tokenizer, [])
-    turn_end = tokenizer.token_to_id("<|im_end|>")
+    live = LiveRenderer(folder)
+    specs = [t["function"] for t in (mini.WRITE, mini.RUN, mini.FINISH)]
+    tools = [ToolSpec(name=t["name"], description=t["description"], parameters_json=json.dumps(t["parameters"])) for t in specs]
     for messages in conversations(renderer, mini, 24):
         ids, said = renderer.encode_context(messages)
-        live = renderer.encode(renderer.text(messages[:2], prompt=True))
-        index = 2
-        while index < len(messages):
-            start = len(live)
-            live += [token for token, is_said in zip(ids[start:], said[start:], strict=True) if is_said][: _answer_length(said, start)]
-            assert live[-1] == turn_end
-            index += 1
-            results = []
-            while index < len(messages) and messages[index]["role"] != "assistant":
-                results.append(messages[index])
-                index += 1
-            if results and index < len(messages):
-                live += encode(tokenizer, "\n" + delta.text(results, prompt=True))
-        assert live == ids[: len(live)]
-        assert not any(said[len(live) :])
-
-
-def _answer_length(said: list[bool], start: int) -> int:
-    """Tokens of the answer that begins at `start`."""
-    end = start
-    while end < len(said) and said[end]:
-        end += 1
-    return end - start
+        neutral = [Message(role=m["role"], text=m["content"]) for m in messages]
+        answers = [index for index, m in enumerate(neutral) if m.role == "assistant"]
+        tokens = live.render_prefix(neutral[: answers[0]], tools)
+        for answer, following in zip(answers, [*answers[1:], None], strict=True):
+            length = ([*said, False]).index(False, len(tokens)) - len(tokens)
+            tokens += ids[len(tokens) : len(tokens) + length]
+            assert tokens[-1] == live.turn_end_id
+            if following is not None:
+                tokens += live.render_delta(neutral[answer + 1 : following], tools, is_turn_closed=True)
+            assert tokens == ids[: len(tokens)]
+        assert len(tokens) == len(ids)
 
 
 def test_some_demonstrations_are_wrong_some_compacted(renderer: Any, mini: ModuleType) -> None:
@@ -127,12 +116,18 @@ def test_some_demonstrations_are_wrong_some_compacted(renderer: Any, mini: Modul
     assert max(len(renderer.encode(text)) for text in texts) < 512
 
 
-def test_a_parser_of_the_published_format_reads_the_calls(renderer: Any) -> None:
-    from demonstrations import call
+def test_the_library_parser_reads_the_calls(scripts: Path, mini: ModuleType) -> None:
+    from demonstrations import Renderer, call
+
+    from gyre.rollout.answers import AnswerReader
+    from gyre.trajectory.messages import ToolSpec
 
     content = "def solve(x):\n    return x * 3"
-    text = renderer.text([{"role": "assistant", "content": "", "tool_calls": [call("write_file", content=content), call("run_tests")]}])
-    blocks = re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL)
-    assert len(blocks) == 2
-    assert re.search(r"<function=(\w+)>", blocks[1]).group(1) == "run_tests"  # type: ignore[union-attr]
-    assert re.search(r"<parameter=content>\n(.*)\n</parameter>", blocks[0], re.DOTALL).group(1) == content  # type: ignore[union-attr]
+    text = Renderer(None, []).text(
+        [{"role": "assistant", "content": "", "tool_calls": [call("write_file", content=content), call("run_tests")]}]
+    )
+    tools = [ToolSpec(name=t["function"]["name"], parameters_json=json.dumps(t["function"]["parameters"])) for t in (mini.WRITE, mini.RUN)]
+    answer = text.removeprefix("<|im_start|>assistant\n").removesuffix("<|im_end|>\n")
+    read = AnswerReader(tool_parser="qwen3_coder").read(answer, tools, is_cut=False)
+    assert read.text.strip() == ""
+    assert [(name, json.loads(arguments)) for name, arguments in read.calls] == [("write_file", {"content": content}), ("run_tests", {})]
