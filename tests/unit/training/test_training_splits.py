@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_rows import Path, make_paths, pack
+from training_rows import Path, make_paths, pack, trajectory_table
 
 from gyre.training.learner import MegatronLearner
 from gyre.training.objective import LogRatio, execution_mask
+from gyre.trajectory.packing import build_microsteps
 
 pytestmark = pytest.mark.torch
 
@@ -47,6 +48,7 @@ def fixed_masks(learner: MegatronLearner, rows: list[dict[str, Any]]) -> dict[st
 def accumulate(learner: MegatronLearner, rows: list[dict[str, Any]], cells: list[int]) -> tuple[torch.Tensor, float, dict[str, int]]:
     """Train rows on the cells that claimed them, then add up the cells, as a reduction would."""
     masks = fixed_masks(learner, rows)
+    cells = cells[: len(rows)]
     total, loss, seen = torch.zeros_like(learner.gradients()), 0.0, {}
     for cell in sorted(set(cells)):
         learner.zero_gradients()
@@ -76,7 +78,7 @@ def test_data_stays_away_from_the_bounds(learner: MegatronLearner, paths: list[P
     assert set(whole_batch[2].values()) == {0, 1}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_gradient_is_invariant_under_any_split(learner: MegatronLearner, paths: list[Path], whole_batch: Any, data: st.DataObject):
     num_rows = data.draw(st.integers(1, len(paths)))
@@ -89,6 +91,17 @@ def test_gradient_is_invariant_under_any_split(learner: MegatronLearner, paths: 
     assert masks == expected_masks
     assert loss == pytest.approx(expected_loss, rel=1e-5)
     assert distance(gradient, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("max_tokens", [8, 24, 40, 400])
+def test_gradient_is_invariant_under_the_packing_cap(learner: MegatronLearner, paths: list[Path], whole_batch: Any, max_tokens: int):
+    """The packing that runs use: ratio rows first, then gradient rows under any cap."""
+    rows = build_microsteps(trajectory_table(paths), max_tokens=max_tokens, prefix="s1").to_pylist()
+    gradient, _, masks = accumulate(learner, [r for r in rows if r["kind"] == "gradient"], [0] * len(rows))
+    assert masks == whole_batch[2]
+    assert distance(gradient, whole_batch[0]) <= 1e-5
+    spanning = {s["execution_id"] for r in rows for s in r["segments"] if not s["whole"]}
+    assert bool(spanning) == any(r["kind"] == "ratio" for r in rows) == (max_tokens < 40)
 
 
 def one_by_one(paths: list[Path]) -> list[dict[str, Any]]:

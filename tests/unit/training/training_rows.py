@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from training_models import VOCAB
 
+from gyre.records import Batch, Trajectory
 from gyre.training.learner import MegatronLearner
 
 
@@ -76,3 +78,30 @@ def pack(paths: list[Path], bins: list[list[int]]) -> list[dict[str, Any]]:
         }
         for number, members in enumerate(bins)
     ]
+
+
+def trajectory_table(paths: list[Path]) -> pa.Table:
+    """The paths as `trajectory.v1`."""
+    return Batch.of(
+        Trajectory,
+        [
+            {
+                "execution_id": path.execution_id,
+                "group_id": "g000000",
+                "attempt": 1,
+                "trajectory_id": f"{path.execution_id}/{number}",
+                "leaf_node_id": number,
+                "role": "main",
+                "input_ids": path.input_ids.tolist(),
+                "target_mask": path.target_mask.tolist(),
+                "behavior_logprobs": [
+                    float(value) if is_target else None for value, is_target in zip(path.behavior, path.target_mask, strict=True)
+                ],
+                "advantage": path.advantage,
+                "execution_targets": path.execution_targets,
+                "num_trajectories": sum(other.execution_id == path.execution_id for other in paths),
+                "weight_versions": [],
+            }
+            for number, path in enumerate(paths)
+        ],
+    ).table
