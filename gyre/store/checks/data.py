@@ -158,16 +158,26 @@ class RunData:
 
 def load_run(run_dir: Path) -> RunData:
     """Read all tables of a run."""
-    tables = {
-        name: read_table(run_dir, name).to_pylist()
-        for name in ("executions", "assessments", "steps", "consumption", "publications", "events")
-    }
+    return _load(run_dir, {})
+
+
+def load_execution(run_dir: Path, execution_id: str) -> RunData:
+    """Read what the tables have of one execution, and nothing that is not about it."""
+    name = execution_id.replace("'", "''")
+    of_it, of_its_group = f"execution_id = '{name}'", f"group_id = '{name.rpartition('-')[0]}'"
+    conditions = dict.fromkeys(("executions", "assessments", "calls", "trajectories"), of_it)
+    return _load(run_dir, conditions | {"consumption": of_its_group, "steps": "false", "publications": "false", "events": "false"})
+
+
+def _load(run_dir: Path, where: Mapping[str, str]) -> RunData:
+    names = ("executions", "assessments", "steps", "consumption", "publications", "events")
+    rows = {name: read_table(run_dir, name, where=where.get(name)).to_pylist() for name in names}
     return RunData(
         run_dir=run_dir,
         settings=read_settings(run_dir),
-        calls=_call_nodes(read_table(run_dir, "calls")),
-        trajectories=_trajectory_rows(read_table(run_dir, "trajectories")),
-        **tables,
+        calls=_call_nodes(read_table(run_dir, "calls", where=where.get("calls"))),
+        trajectories=_trajectory_rows(read_table(run_dir, "trajectories", where=where.get("trajectories"))),
+        **rows,
     )
 
 
