@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gyre.records import Batch, ScoredExecution, Trajectory, Trees, op
+import pyarrow as pa
 
-ROLE_ORDER = ("main", "main-summary", "sub-agent", "sub-agent-summary")
+from gyre.records import Batch, ScoredExecution, Trajectory, Trees, op
+from gyre.trajectory.advantage import group_advantages
+from gyre.trajectory.sampling import ROLE_ORDER, materialize, select_trajectories
+from gyre.trajectory.tree import TrajectoryTree
 
 
 @op("tree_select")
@@ -45,32 +48,17 @@ class TreeSelect:
 
     async def run(self, scored: Batch[ScoredExecution]) -> Batch[Trajectory]:
         """Select the trajectories of one ready group."""
-        from gyre.trajectory.advantage import group_advantages
-
         rows = scored.rows()
         advantages = group_advantages([row["reward"] for row in rows], normalize_std=self.normalize_std)
         usable = [(row, a) for row, a in zip(rows, advantages, strict=True) if row["reward"] is not None]
         selected = await asyncio.gather(*(self._select(row, advantage) for row, advantage in usable))
         await asyncio.gather(*(self.trees.drop(row["execution_id"]) for row in rows))
-        return Batch.of(Trajectory, [row for rows in selected for row in rows])
+        return Batch(pa.concat_tables([Trajectory.schema().empty_table(), *selected]))
 
-    async def _select(self, scored: dict[str, Any], advantage: float) -> list[dict[str, Any]]:
-        from gyre.trajectory.sampling import materialize, select_trajectories
-        from gyre.trajectory.tree import TrajectoryTree
-
-        execution_id, attempt = scored["execution_id"], scored["attempt"]
-        table = await self.trees.calls(execution_id, attempt)
-        if not table.num_rows:
-            return []
-        tree = TrajectoryTree.from_table(table)
-        drawn = select_trajectories(tree, j_max=self.j_max, role_order=self.role_order, seed=self.seed, execution_id=execution_id)
-        return [
-            {
-                "execution_id": execution_id,
-                "group_id": scored["group_id"],
-                "attempt": attempt,
-                "advantage": advantage,
-                **row,
-            }
-            for row in materialize(tree, drawn)
-        ]
+    async def _select(self, scored: dict[str, Any], advantage: float) -> pa.Table:
+        calls = await self.trees.calls(scored["execution_id"], scored["attempt"])
+        if not calls.num_rows:
+            return Trajectory.schema().empty_table()
+        tree = TrajectoryTree.from_table(calls)
+        drawn = select_trajectories(tree, j_max=self.j_max, seed=self.seed, execution_id=tree.execution_id, role_order=self.role_order)
+        return materialize(tree, drawn, group_id=scored["group_id"], advantage=advantage)
