@@ -129,7 +129,7 @@ def token_owners(tree: TrajectoryTree, leaf_node_id: int) -> NDArray[np.int64]:
     parts: list[NDArray[np.int64]] = [np.empty((0, 2), dtype=np.int64)]
     for node_id in tree.path(leaf_node_id):
         node = tree.nodes[node_id]
-        offsets = np.concatenate([np.full(len(node.input_ids), -1), np.arange(len(node.output_ids))])
+        offsets = np.concatenate([np.full(node.num_input_tokens, -1), np.arange(len(node.output_ids))])
         parts.append(np.stack([np.full(len(offsets), node_id), offsets], axis=1))
     return np.concatenate(parts)
 
@@ -138,6 +138,6 @@ def _sound(tree: TrajectoryTree, rows: Sequence[StoredTrajectory]) -> Iterator[S
     """Rows whose lists line up with their path; `check_contexts` names the others."""
     for row in rows:
         if 0 <= row.leaf_node_id < len(tree):
-            length = sum(len(tree.nodes[i].input_ids) + len(tree.nodes[i].output_ids) for i in tree.path(row.leaf_node_id))
+            length = sum(tree.nodes[i].num_input_tokens + len(tree.nodes[i].output_ids) for i in tree.path(row.leaf_node_id))
             if length == len(row.input_ids) == len(row.target_mask) == len(row.logprobs):
                 yield row

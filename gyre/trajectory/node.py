@@ -1,7 +1,7 @@
 """One model call as a node of the trajectory tree: what a TITO record holds, and what makes it hold together.
 
 A node is frozen: it is checked once when it is added and never changes. Tokens are numpy arrays, so that a path is one
-concatenation.
+concatenation; what two siblings have in common at their beginning (the system prompt of two agents) is held once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Node:
     """None: child of the root."""
     message_digests: tuple[str, ...]
     """Digests of the increment's messages; the last is the answer's."""
-    input_ids: NDArray[np.int32]
-    """New input tokens."""
+    input_parts: tuple[NDArray[np.int32], ...]
+    """New input tokens, in parts: what an earlier sibling's input has as well (a view on it), then the rest."""
     output_ids: NDArray[np.int32]
     """Sampled tokens."""
     output_logprobs: NDArray[np.float32]
@@ -57,6 +57,16 @@ class Node:
     """JSON of the sampling parameters asked for and used."""
 
     @property
+    def input_ids(self) -> NDArray[np.int32]:
+        """New input tokens."""
+        return self.input_parts[0] if len(self.input_parts) == 1 else np.concatenate(self.input_parts)
+
+    @property
+    def num_input_tokens(self) -> int:
+        """New input tokens, counted."""
+        return sum(map(len, self.input_parts))
+
+    @property
     def num_targets(self) -> int:
         """Sampled tokens that may be targets."""
         return len(self.output_ids) if self.trainable and self.provenance == "policy" else 0
@@ -72,7 +82,7 @@ def check_node(node: Node, *, num_nodes: int) -> None:
         raise ValueError(f"node {node.node_id}: parent {node.parent_node_id} is not in the tree")
     if not node.message_digests:
         raise ValueError(f"node {node.node_id}: the increment has at least one message, the answer")
-    if node.parent_node_id is None and not len(node.input_ids):
+    if node.parent_node_id is None and not node.num_input_tokens:
         raise ValueError(f"node {node.node_id}: a call at the root has input tokens, this one was sampled from nothing")
     if node.role not in ROLES:
         raise ValueError(f"node {node.node_id}: role {node.role!r} is none of {', '.join(ROLES)}")

@@ -185,6 +185,9 @@ class GroupOutcomes:
     ) -> tuple[Action, ...]:
         """An execution's harness ended; its slot is free, scoring follows (one try at least, even past the budget)."""
         item = self._execution(execution_id)
+        if self.is_ready:
+            # The group has its N valid outcomes: what closes now is surplus, whatever it did before it heard of that.
+            return item.cancelled()
         return self._with_group(
             item.closed(status, assessable=assessable, artifact_version=artifact_version, budget_until_s=budget_until_s, now_s=now_s)
         )

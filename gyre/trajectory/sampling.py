@@ -50,31 +50,57 @@ def execution_rng(seed: int, execution_id: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
 
 
-def select_trajectories(
-    tree: TrajectoryTree, *, j_max: int | None, seed: int, execution_id: str, role_order: Sequence[str] = ROLE_ORDER
-) -> list[Selected]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """What a tree offers for selection, before the first draw."""
+
+    num_targets: NDArray[np.int64]
+    """Trainable tokens of each node's output."""
+    paths: tuple[NDArray[np.int64], ...]
+    """Candidate paths, as node ids from the root's child to the leaf."""
+    classes: dict[str, tuple[int, ...]]
+    """Numbers of the paths of each class, classes by falling priority."""
+
+
+def find_candidates(tree: TrajectoryTree, role_order: Sequence[str] = ROLE_ORDER) -> Candidates:
+    """Apply the provenance mask and list the paths that selection may draw."""
+    leaves = trainable_leaves(tree, role_order)
+    roles = [tree.nodes[leaf].role for leaf in leaves]
+    return Candidates(
+        num_targets=np.array([node.num_targets if node.role in role_order else 0 for node in tree.nodes], dtype=np.int64),
+        paths=tuple(np.array(tree.path(leaf), dtype=np.int64) for leaf in leaves),
+        classes={role: tuple(i for i, found in enumerate(roles) if found == role) for role in role_order},
+    )
+
+
+def draw_trajectories(candidates: Candidates, *, j_max: int | None, seed: int, execution_id: str) -> list[Selected]:
     """Draw at most `j_max` trajectories (None: all) with disjoint targets, in the order of the draws."""
     rng = execution_rng(seed, execution_id)
-    unmasked = np.array([node.num_targets if node.role in role_order else 0 for node in tree.nodes], dtype=np.int64)
-    paths = {leaf: np.array(tree.path(leaf)) for leaf in trainable_leaves(tree, role_order)}
+    unmasked = candidates.num_targets.copy()
     selected: list[Selected] = []
     while j_max is None or len(selected) < j_max:
-        counts = {leaf: int(unmasked[path].sum()) for leaf, path in paths.items()}
-        leaves = _highest_class({leaf: count for leaf, count in counts.items() if count}, tree, role_order)
-        if not leaves:
+        role, counts = _highest_class(candidates, unmasked)
+        if not counts:
             break
-        leaf = _draw(leaves, [counts[leaf] for leaf in leaves], rng)
-        path = paths[leaf]
+        path = candidates.paths[_draw(counts, rng)]
+        targets = path[unmasked[path] > 0]
         selected.append(
             Selected(
-                leaf_node_id=leaf,
-                role=tree.nodes[leaf].role,
-                target_node_ids=tuple(path[unmasked[path] > 0].tolist()),
-                num_targets=counts[leaf],
+                leaf_node_id=int(path[-1]),
+                role=role,
+                target_node_ids=tuple(targets.tolist()),
+                num_targets=int(unmasked[targets].sum()),
             )
         )
         unmasked[path] = 0
     return selected
+
+
+def select_trajectories(
+    tree: TrajectoryTree, *, j_max: int | None, seed: int, execution_id: str, role_order: Sequence[str] = ROLE_ORDER
+) -> list[Selected]:
+    """Select the trajectories of one execution: candidates of its tree, then the draws."""
+    return draw_trajectories(find_candidates(tree, role_order), j_max=j_max, seed=seed, execution_id=execution_id)
 
 
 def trainable_leaves(tree: TrajectoryTree, role_order: Sequence[str] = ROLE_ORDER) -> list[int]:
@@ -86,20 +112,21 @@ def trainable_leaves(tree: TrajectoryTree, role_order: Sequence[str] = ROLE_ORDE
     return [node.node_id for node in tree.nodes if node.role in role_order and not has_below[node.node_id]]
 
 
-def _highest_class(counts: dict[int, int], tree: TrajectoryTree, role_order: Sequence[str]) -> list[int]:
-    for role in role_order:
-        leaves = [leaf for leaf in counts if tree.nodes[leaf].role == role]
-        if leaves:
-            return leaves
-    return []
+def _highest_class(candidates: Candidates, unmasked: NDArray[np.int64]) -> tuple[str, dict[int, int]]:
+    """First class with something left to train, and what each of its paths has left; nothing left: no counts."""
+    for role, paths in candidates.classes.items():
+        counts = {path: int(unmasked[candidates.paths[path]].sum()) for path in paths}
+        if any(counts.values()):
+            return role, counts
+    return "", {}
 
 
-def _draw(leaves: Sequence[int], counts: Sequence[int], rng: np.random.Generator) -> int:
-    """Draw proportionally to integer counts, without rounding."""
-    ticket = int(rng.integers(sum(counts)))
-    for leaf, count in zip(leaves, counts, strict=True):
+def _draw(counts: dict[int, int], rng: np.random.Generator) -> int:
+    """Draw a path proportionally to its integer count, without rounding."""
+    ticket = int(rng.integers(sum(counts.values())))
+    for path, count in counts.items():
         if ticket < count:
-            return leaf
+            return path
         ticket -= count
     raise AssertionError("the ticket is below the sum of the counts")
 
@@ -143,7 +170,7 @@ def _expand(tree: TrajectoryTree, selected: Selected) -> _ExpandedPath:
     targets = set(selected.target_node_ids)
     position = 0
     for node in (tree.nodes[i] for i in tree.path(selected.leaf_node_id)):
-        start = position + len(node.input_ids)
+        start = position + node.num_input_tokens
         position = start + len(node.output_ids)
         if node.node_id in targets:
             mask[start:position] = True

@@ -53,7 +53,7 @@ class TrajectoryTree:
         self.attempt = attempt
         self.nodes: list[Node] = []
         self.num_tokens = 0
-        """Tokens held, over all nodes."""
+        """Tokens held in memory, over all nodes."""
         self._children: dict[int | None, list[int]] = {None: []}
         # Running hash over the digests along a node's path: a child's is its parent's, fed on, so adding costs O(increment).
         self._path_hash: list[hashlib.blake2b] = []
@@ -61,6 +61,8 @@ class TrajectoryTree:
         self._answers: dict[str, set[int]] = {}
         self._answer_forms: list[set[str]] = []
         self._skippable: set[int] = set()
+        # First child of a node whose increment begins with a message: the others share its tokens as far as they are equal.
+        self._eldest: dict[tuple[int | None, str], int] = {}
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -98,7 +100,7 @@ class TrajectoryTree:
             node_id=len(self.nodes),
             parent_node_id=parent_node_id,
             message_digests=tuple(message_digests),
-            input_ids=np.asarray(input_ids, dtype=np.int32),
+            input_parts=self._share_input(parent_node_id, message_digests, np.asarray(input_ids, dtype=np.int32)),
             output_ids=np.asarray(output_ids, dtype=np.int32),
             output_logprobs=np.asarray(output_logprobs, dtype=np.float32),
             weight_versions=tuple(Span(*span) for span in weight_versions),
@@ -126,13 +128,25 @@ class TrajectoryTree:
     def _index(self, node: Node, *, is_blank: bool) -> None:
         answer = node.message_digests[-1]
         self.nodes.append(node)
-        self.num_tokens += len(node.input_ids) + len(node.output_ids)
+        self.num_tokens += len(node.input_parts[-1]) + len(node.output_ids)
+        self._eldest.setdefault((node.parent_node_id, node.message_digests[0]), node.node_id)
         self._children.setdefault(node.parent_node_id, []).append(node.node_id)
         self._path_hash.append(self._remember_path(self._prefix_hash(node.parent_node_id), node.message_digests, node.node_id))
         self._answers.setdefault(answer, set()).add(node.node_id)
         self._answer_forms.append({answer})
         if is_blank:
             self._skippable.add(node.node_id)
+
+    def _share_input(self, parent: int | None, digests: Sequence[str], input_ids: NDArray[np.int32]) -> tuple[NDArray[np.int32], ...]:
+        """Split an input into a view on what the eldest sibling has as well, and the rest: agents repeat long system prompts."""
+        eldest = self._eldest.get((parent, digests[0])) if digests else None
+        if eldest is None:
+            return (input_ids,)
+        held = self.nodes[eldest].input_parts[0]
+        length = min(len(held), len(input_ids))
+        differs = np.flatnonzero(held[:length] != input_ids[:length])
+        end = int(differs[0]) if differs.size else length
+        return (held[:end], input_ids[end:].copy()) if end else (input_ids,)
 
     def _prefix_hash(self, node_id: int | None) -> hashlib.blake2b:
         return hashlib.blake2b(digest_size=16) if node_id is None else self._path_hash[node_id]
@@ -221,7 +235,8 @@ class TrajectoryTree:
 
     def context(self, node_id: int | None) -> NDArray[np.int32]:
         """All tokens along a path, input and output, ready to be continued; empty for the root."""
-        parts = [part for i in self.path(node_id) for part in (self.nodes[i].input_ids, self.nodes[i].output_ids)]
+        nodes = [self.nodes[i] for i in self.path(node_id)]
+        parts = [part for node in nodes for part in (*node.input_parts, node.output_ids)]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
 
     # ---------------------------------------------------------------- tables
