@@ -173,8 +173,9 @@ class ScriptedEngine(BatchedEngine):
     """An engine that says what a script says.
 
     Args:
-        tokenizer: tokenizer.json, its folder, or a tokenizer.
         script: JSON file of rules, or a function from the prompt's text to the answer's.
+        model_dir: folder with a tokenizer.json, or that file.
+        tokenizer: the tokenizer itself, instead of a folder.
         turn_start: text that opens an answer in the prompt.
         end_token: token that closes every answer; None: answers end at the token maximum.
         concurrency: requests answered at once.
@@ -187,9 +188,10 @@ class ScriptedEngine(BatchedEngine):
 
     def __init__(
         self,
-        tokenizer: str | Path | Tokenizer,
         script: str | Path | Script,
         *,
+        model_dir: str | Path | None = None,
+        tokenizer: Tokenizer | None = None,
         turn_start: str = "<|im_start|>assistant\n",
         end_token: str | None = "<|im_end|>",
         concurrency: int = 8,
@@ -200,7 +202,7 @@ class ScriptedEngine(BatchedEngine):
         name: str = "scripted",
     ) -> None:
         decoder = ScriptDecoder(
-            tokenizer=_open_tokenizer(tokenizer),
+            tokenizer=tokenizer or open_tokenizer(model_dir),
             script=script if callable(script) else read_script(script),
             turn_start=turn_start,
             end_token=end_token,
@@ -212,11 +214,10 @@ class ScriptedEngine(BatchedEngine):
         super().__init__(decoder, version=version, name=name)
 
 
-def _open_tokenizer(source: str | Path | Tokenizer) -> Tokenizer:
-    if isinstance(source, Tokenizer):
-        return source
-    path = Path(source)
+def open_tokenizer(model_dir: str | Path | None) -> Tokenizer:
+    """The tokenizer of a model folder (or a tokenizer.json); raises `UserError` where there is none."""
+    path = Path(model_dir or "")
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"{path} does not exist", hint="name a tokenizer.json or its folder")
+        raise UserError(f"{path} does not exist", hint="name a model folder with a tokenizer.json")
     return Tokenizer.from_file(str(path))
