@@ -24,9 +24,9 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 from gyre.errors import UserError
 from gyre.training.attention import PackedAttention
 from gyre.training.hf import ModelShape
-from gyre.training.shim import cpu_factories, install_cpu_shim
+from gyre.training.shim import cpu_factories, install_cpu_shim, without_compilation
 
-with warnings.catch_warnings():
+with warnings.catch_warnings(), without_compilation():
     # Megatron announces that Apex and Transformer Engine are absent, which is no news on a CPU.
     warnings.simplefilter("ignore")
     from megatron.core import parallel_state

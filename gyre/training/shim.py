@@ -52,6 +52,24 @@ def install_cpu_shim() -> None:
         setattr(torch.cuda, name, answer)
 
 
+@contextmanager
+def without_compilation() -> Iterator[None]:
+    """Leave functions decorated with `torch.compile` as they are, where there is no accelerator.
+
+    Megatron decorates its fused kernels at import, which loads the whole compiler (a quarter of its import time) for functions that
+    run on accelerators only.
+    """
+    if torch.cuda.is_available():
+        yield
+        return
+    compile_function = torch.compile
+    torch.compile = lambda function: function  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        torch.compile = compile_function
+
+
 class _CpuFactories(TorchFunctionMode):
     """Sends every factory call that names a CUDA device to the CPU."""
 
