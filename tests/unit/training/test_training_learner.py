@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -212,6 +214,17 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, tiny_model: Path):
     (tmp_path / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
     with pytest.raises(UserError, match=r"no \*\.safetensors file"):
         MegatronLearner(tmp_path)
+
+
+def test_a_process_that_imports_nothing_else_trains(tiny_model: Path):
+    """Neither transformers nor torch's compiler has been imported before: what a cell's process looks like."""
+    code = f"""
+from pathlib import Path
+from gyre.training.learner import MegatronLearner
+learner = MegatronLearner(Path({str(tiny_model)!r}))
+assert learner.apply(learner.gradients() + 1, num_executions=1, num_microsteps=1).updated
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_target_without_context_is_refused(tiny_model: Path):
