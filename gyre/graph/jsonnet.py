@@ -26,6 +26,8 @@ LARGEST_EXACT_INTEGER = 2**53
 _LOCATION = re.compile(r"(?P<file>[^\s:]+):\(?(?P<line>\d+):(?P<column>\d+)\)?[-\d:()]*")
 _UNKNOWN_PARAMETER = re.compile(r"function has no parameter (\w+)")
 _UNBOUND_PARAMETER = re.compile(r"function parameter (\w+) not bound")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEYWORDS = re.compile("assert|else|error|false|for|function|if|import|importbin|importstr|in|local|null|self|super|tailstrict|then|true")
 _IGNORED_TEXT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.DOTALL)
 
 
@@ -47,31 +49,42 @@ def evaluate_file(path: Path, overrides: Mapping[str, str]) -> Evaluated:
     if not path.is_file():
         message = f"there is no pipeline file {path}" if not path.exists() else f"{path} is not a file"
         raise SpecError([Problem(str(path), message, "give the path of a .jsonnet file that evaluates to a pipeline")])
+    try:
+        source = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SpecError([Problem(str(path), "the file is not text in UTF-8", "save it as UTF-8")]) from None
     files = _Files(base_dir=path.resolve().parent)
-    entry = path.resolve().name
     problems: list[Problem] = []
     wanted = {name: _decode(name, value, problems) for name, value in overrides.items()}
-    if wanted and _evaluate(path, f"std.type(import {json.dumps(entry)})", files, {}) != "function":
-        hint = "write the file as function(name=default) gyre.pipeline(…) {…}, or edit the value in the file"
-        problems += [Problem(f"--set {n}", f"{path} takes no settings: it is not a function", hint) for n in wanted]
-        wanted = {}
-    return Evaluated(_evaluate_call(path, entry, files, wanted, problems), problems)
+    if not wanted:
+        return Evaluated(_evaluate(path, path.resolve().name, source, files), problems)
+    return Evaluated(_evaluate_call(path, files, parameter_names(source), wanted, problems), problems)
 
 
-def _evaluate_call(path: Path, entry: str, files: _Files, wanted: dict[str, Any], problems: list[Problem]) -> Any:
+def _evaluate_call(path: Path, files: _Files, parameters: list[str], wanted: dict[str, Any], problems: list[Problem]) -> Any:
     """Call the file with its settings; drop one unknown setting after another into `problems`."""
-    parameters = parameter_names(path.read_text(encoding="utf-8", errors="replace"))
+    unknown = [name for name in wanted if not _IDENTIFIER.fullmatch(name) or _KEYWORDS.fullmatch(name)]
     while True:
-        try:
-            return _evaluate(path, f"import {json.dumps(entry)}", files, wanted)
-        except SpecError as error:
-            unknown = _UNKNOWN_PARAMETER.search(error.problems[0].message)
-            if unknown is None or unknown[1] not in wanted:
-                raise SpecError([*problems, *error.problems]) from None
-            name = unknown[1]
+        for name in unknown:
             del wanted[name]
             hint = suggest(name, parameters, what="it takes") if parameters else f"see the parameters at the top of {path}"
             problems.append(Problem(f"--set {name}", f"{path} takes no setting '{name}'", hint))
+        arguments = ", ".join(f"{name}={json.dumps(value)}" for name, value in wanted.items())
+        entry = json.dumps(path.resolve().name)
+        call = f"local p = import {entry}; if std.isFunction(p) then {{ called: p({arguments}) }} else {{ plain: p }}"
+        try:
+            value = _evaluate(path, "", call, files)
+        except SpecError as error:
+            named = _UNKNOWN_PARAMETER.search(error.problems[0].message)
+            if named is None or named[1] not in wanted:
+                raise SpecError([*problems, *error.problems]) from None
+            unknown = [named[1]]
+            continue
+        if "called" in value:
+            return value["called"]
+        hint = "write the file as function(name=default) gyre.pipeline(…) {…}, or edit the value in the file"
+        problems += [Problem(f"--set {n}", f"{path} takes no settings: it is not a function", hint) for n in wanted]
+        return value["plain"]
 
 
 def _decode(name: str, value: str, problems: list[Problem]) -> Any:
@@ -85,15 +98,13 @@ def _decode(name: str, value: str, problems: list[Problem]) -> Any:
     return decoded
 
 
-def _evaluate(path: Path, snippet: str, files: _Files, arguments: Mapping[str, Any]) -> Any:
-    import _jsonnet  # a C extension of 40 ms: only commands that read a pipeline pay for it
+def _evaluate(path: Path, file_name: str, text: str, files: _Files) -> Any:
+    import _jsonnet  # a C extension: only commands that read a pipeline pay for it
 
-    codes = {name: json.dumps(value) for name, value in arguments.items()}
     try:
-        text = _jsonnet.evaluate_snippet("", snippet, import_callback=files.read, tla_codes=codes)
+        return json.loads(_jsonnet.evaluate_snippet(file_name, text, import_callback=files.read))
     except RuntimeError as error:
         raise SpecError([_explain(path, str(error))]) from None
-    return json.loads(text)
 
 
 def _explain(path: Path, text: str) -> Problem:
@@ -105,7 +116,7 @@ def _explain(path: Path, text: str) -> Problem:
         return Problem(str(path), message, f"give it a default in the file, or --set {unbound[1]}=…")
     is_static = first_line.startswith("STATIC ERROR: ")
     message = re.sub(r"^(STATIC|RUNTIME) ERROR: ", "", first_line)
-    # The first named position is where it happened; the snippet that imports the file has no name.
+    # The first named position is where it happened; the call that carries the settings has no name.
     located = _LOCATION.search(message if is_static else text.partition("\n")[2])
     place = str(path)
     if located:

@@ -137,6 +137,8 @@ class LanceStoreSettings:
 
     keep_checkpoints: int | None = None
     """Newest checkpoints that are kept; null keeps all."""
+    trajectories: Literal["full", "spans"] = "full"
+    """How trajectories are stored: every token, or the leaf and its target ranges (for large runs; readers see no difference)."""
 
 
 EngineSettings = LocalEngineSettings | SglangEngineSettings | ScriptedEngineSettings

@@ -97,7 +97,7 @@ def build_graph(spec: Spec) -> TypedGraph:
     nodes = {name: _build_node(spec, spec.ops[name], operator, problems) for name, operator in operators.items()}
     edges = [edge for op in spec.ops.values() for edge in _build_edges(spec, op, operators, problems)]
     problems.extend(_check_open_ports(spec, operators))
-    problems.extend(_check_cycles(edges))
+    problems.extend(_check_cycles(spec))
     problems.extend(_check_needed(spec, operators))
     problems.extend(check_dispatch(nodes, resources))
     if problems:
@@ -137,8 +137,14 @@ def _own_check(spec: Spec, node: TypedNode) -> Iterator[Problem]:
     """Ask the operator itself what is wrong with its settings."""
     if node.operator.check is None:
         return
-    for problem in node.operator.check(dict(node.settings), spec.base_dir):
-        yield problem._replace(path=f"ops.{node.name}.args.{problem.path}".rstrip("."))
+    path = f"ops.{node.name}.args"
+    try:
+        found = list(node.operator.check(dict(node.settings), spec.base_dir))
+    except Exception as error:  # an operator's author may raise anything; here is the boundary that names it
+        message = f"the check of operator '{node.operator.name}' fails: {type(error).__name__}: {error}"
+        yield Problem(path, message, "correct the operator's check, or the settings that upset it")
+        return
+    yield from (problem._replace(path=f"{path}.{problem.path}".rstrip(".")) for problem in found)
 
 
 def _check_scorer(spec: Spec, node: TypedNode) -> Iterator[Problem]:
@@ -247,14 +253,18 @@ def _check_open_ports(spec: Spec, operators: Mapping[str, Operator]) -> Iterator
                 yield Problem(f"ops.{name}.from.{port}", message, _who_emits(declared, operators))
 
 
-def _check_cycles(edges: Iterable[TypedEdge]) -> Iterator[Problem]:
-    forward = {(e.source, e.target): e for e in edges if not e.is_feedback}
+def _check_cycles(spec: Spec) -> Iterator[Problem]:
+    """Refuse cycles of what is written, also where an edge of them has other problems."""
+    forward = {
+        (source.node, op.name): (port, source)
+        for op in spec.ops.values()
+        for port, source in op.sources.items()
+        if source is not None and not source.is_feedback
+    }
     for cycle in find_cycles(list(forward)):
-        closing = forward[(cycle[-1], cycle[0])]
+        port, source = forward[(cycle[-1], cycle[0])]
         message = f"this closes a cycle: {' → '.join([*cycle, cycle[0]])}"
-        source = f"{closing.source}.{closing.source_port}"
-        hint = f"only feedback may go back: gyre.feedback('{source}')"
-        yield Problem(f"ops.{closing.target}.from.{closing.target_port}", message, hint)
+        yield Problem(f"ops.{cycle[0]}.from.{port}", message, f"only feedback may go back: gyre.feedback('{source}')")
 
 
 def _check_needed(spec: Spec, operators: Mapping[str, Operator]) -> Iterator[Problem]:

@@ -23,7 +23,11 @@ class Pack:
     """
 
     def __init__(self, *, max_tokens: int = 32768) -> None:
-        """Take the token cap of a row."""
+        """Take the settings of packing.
+
+        Args:
+            max_tokens: token cap of a row.
+        """
         self.max_tokens = max_tokens
         self._waiting = Trajectory.schema().empty_table()
         self._version = -1

@@ -18,7 +18,8 @@ def check(settings: Mapping[str, Any], base_dir: Path) -> Iterable[Problem]:
     from gyre.rollout.tasks import find_task_problems
 
     path = settings.get("path")
-    return find_task_problems(base_dir / path) if isinstance(path, str | Path) else []
+    found = find_task_problems(base_dir / path) if isinstance(path, str | Path) else []
+    return [Problem("path", problem.message, problem.hint) for problem in found]
 
 
 @op("read_tasks", check=check)

@@ -56,6 +56,12 @@ def tasks(*, count: int = 3, folder: Path = Path("nowhere")) -> Batch[Task]:
     raise NotImplementedError
 
 
+@op("touchy", check=lambda settings, base_dir: settings["nothing"])
+def touchy() -> Batch[Task]:
+    """Have a check that fails."""
+    raise NotImplementedError
+
+
 @op("narrow_tasks")
 def narrow_tasks() -> Batch[NarrowTask]:
     """Emit tasks that lack a column."""

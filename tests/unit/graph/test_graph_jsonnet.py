@@ -31,11 +31,13 @@ def test_settings_are_json_where_they_are_json(tmp_path):
 
 def test_unknown_settings_are_all_named_and_the_rest_still_counts(tmp_path):
     path = write(tmp_path / "p.jsonnet", "// function(x=1)\nlocal f(x, y=2) = x;\nfunction(steps=1, seed=[1, 2], s='a,b(') steps")
-    value, problems = evaluate_file(path, {"stepz": "3", "zzz": "1", "steps": "4"})
+    value, problems = evaluate_file(path, {"stepz": "3", "zzz": "1", "steps": "4", "a-b": "1", "self": "1"})
     assert value == 4
     assert {(p.path, p.hint) for p in problems} == {
         ("--set stepz", "did you mean 'steps'?"),
         ("--set zzz", "it takes: s, seed, steps"),
+        ("--set a-b", "it takes: s, seed, steps"),
+        ("--set self", "it takes: s, seed, steps"),
     }
 
 
@@ -83,6 +85,11 @@ def test_a_missing_file_is_named(tmp_path):
     problem = problem_of(tmp_path / "none.jsonnet")
     assert problem.path == str(tmp_path / "none.jsonnet")
     assert "there is no pipeline file" in problem.message
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    (tmp_path / "p.jsonnet").write_bytes(b"\xff\xfe{}")
+    assert problem_of(tmp_path / "p.jsonnet").message == "the file is not text in UTF-8"
 
 
 def test_a_folder_is_not_a_file(tmp_path):

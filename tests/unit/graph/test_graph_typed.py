@@ -69,6 +69,14 @@ CASES = {
         "{ ops+: { tasks+: { args+: { count: 100 } } } }",
         ("ops.tasks.args.count", "100 tasks are too many", "give at most 99"),
     ),
+    "an operator's check that fails": (
+        "{ ops+: { more: gyre.op('graph_toy_ops:touchy') } }",
+        (
+            "ops.more.args",
+            "the check of operator 'graph_toy_ops:touchy' fails: KeyError: 'nothing'",
+            "correct the operator's check, or the settings that upset it",
+        ),
+    ),
     "unknown module": (
         "{ ops+: { sink+: { op: 'no_such_module:sink' } } }",
         ("ops.sink.op", "there is no module no_such_module", "install it, or put its folder on PYTHONPATH"),
@@ -115,12 +123,12 @@ CASES = {
         (
             "ops.runner.from.hints",
             "this closes a cycle: runner → judge → runner",
-            "only feedback may go back: gyre.feedback('judge.scores')",
+            "only feedback may go back: gyre.feedback('judge')",
         ),
     ),
     "cycle of one": (
         "{ ops+: { more: gyre.op('graph_toy_ops:relay') { from: { tasks: 'more' } } } }",
-        ("ops.more.from.tasks", "this closes a cycle: more → more", "only feedback may go back: gyre.feedback('more.out')"),
+        ("ops.more.from.tasks", "this closes a cycle: more → more", "only feedback may go back: gyre.feedback('more')"),
     ),
     "unknown scorer": (
         "{ ops+: { judge+: { args: { scorer: 'graph_toy_ops:jugde' } } } }",

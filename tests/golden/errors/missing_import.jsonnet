@@ -1,0 +1,1 @@
+(import 'quikstart.jsonnet')() { name: 'mine' }
