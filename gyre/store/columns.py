@@ -20,6 +20,9 @@ from gyre.records import load_schema
 TABLES = ("executions", "calls", "assessments", "trajectories", "steps", "consumption", "publications", "events")
 """Every table of a run, in the order in which the walk fills them."""
 
+HIDDEN_TABLES = ("trajectory_spans",)
+"""Tables that stand behind another one: `trajectories` where a run keeps only spans of them."""
+
 TABLE_KEYS: Mapping[str, str] = {"executions": "execution_id"}
 """Tables whose rows are updated, with the column that names a row; all others only grow."""
 
@@ -34,7 +37,7 @@ def table_schema(table: str) -> pa.Schema:
     Raises:
         StoreError: there is no such table.
     """
-    if table not in TABLES:
+    if table not in TABLES + HIDDEN_TABLES:
         raise StoreError(f"a run has no table {table!r}; its tables are {', '.join(TABLES)}")
     return load_schema(f"{table}.v1")
 

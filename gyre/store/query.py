@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gyre.errors import UserError
 from gyre.store.columns import TABLE_KEYS, TABLES, dataset_path, log_dir, stored_schema, table_schema
-from gyre.store.run_store import read_table, sources
+from gyre.store.run_store import has_spans, read_table, sources
 
 
 def require_run(run_dir: Path | str) -> Path:
@@ -53,7 +53,7 @@ def query(run: Path | str, sql: str) -> pa.Table:
 
 def _register(connection: duckdb.DuckDBPyConnection, run_dir: Path, table: str) -> None:
     """Make a view of a table. A growing table is a union over Lance, so that DuckDB reads only the columns and rows it needs."""
-    if table in TABLE_KEYS:
+    if table in TABLE_KEYS or (table == "trajectories" and has_spans(run_dir)):
         connection.register(table, read_table(run_dir, table))
         return
     dataset, parts = sources(run_dir, table)

@@ -18,7 +18,12 @@ import pyarrow as pa
 from gyre.store.run_store import fold_log, read_table
 from gyre.store.tables import delete_rows
 
-STEP_COLUMNS: Mapping[str, str] = {"trajectories": "step_version", "steps": "version", "consumption": "step_version"}
+STEP_COLUMNS: Mapping[str, str] = {
+    "trajectories": "step_version",
+    "trajectory_spans": "step_version",
+    "steps": "version",
+    "consumption": "step_version",
+}
 """Tables whose rows belong to a step, with the column that names it."""
 
 ORPHAN_WAIT_S = 30.0

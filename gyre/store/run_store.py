@@ -10,15 +10,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from gyre.errors import StoreError
-from gyre.store.columns import TABLE_KEYS, TABLES, dataset_path, stored_schema, table_schema
+from gyre.store.columns import (
+    HIDDEN_COLUMNS,
+    HIDDEN_TABLES,
+    TABLE_KEYS,
+    TABLES,
+    dataset_path,
+    log_dir,
+    rows_to_table,
+    stored_schema,
+    table_schema,
+)
 from gyre.store.conditions import matching_rows
 from gyre.store.log import Segment, TableLog, read_segment, read_segments, segment_paths, try_lock
+from gyre.store.settings import read_settings
 
 if TYPE_CHECKING:
     from lance import LanceDataset as Dataset
@@ -50,11 +62,19 @@ class RunStore:
 
     def append(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to a table; durable when it returns. A row of `executions` replaces the earlier one of its id, whole."""
-        self._log(table).append(rows)
+        if table == "trajectories" and self._keeps_spans:
+            self.append_table(table, rows_to_table(table, rows))
+        else:
+            self._log(table).append(rows)
 
     def append_table(self, table: str, rows: pa.Table) -> None:
         """Append rows that are an Arrow table already."""
-        self._log(table).append_table(rows)
+        if table == "trajectories" and self._keeps_spans:
+            from gyre.store.spans import SPANS_TABLE, to_spans
+
+            self._log(SPANS_TABLE).append_table(to_spans(rows))
+        else:
+            self._log(table).append_table(rows)
 
     def read(self, table: str, *, where: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Read a table as it is now; `where` is an SQL condition over its columns."""
@@ -69,6 +89,10 @@ class RunStore:
         """Close the log files, so that a fold may take them; a later append opens new ones."""
         for log in self._logs.values():
             log.close()
+
+    @cached_property
+    def _keeps_spans(self) -> bool:
+        return read_settings(self._run_dir).keeps_spans
 
     def _log(self, table: str) -> TableLog:
         if table not in self._logs:
@@ -86,9 +110,12 @@ def read_table(run_dir: Path | str, table: str, *, where: str | None = None, col
     """
     run_dir = Path(run_dir)
     wanted = list(columns or table_schema(table).names)
-    rows = stored_rows(run_dir, table, where=None if table in TABLE_KEYS else where)
     if table in TABLE_KEYS:
-        rows = matching_rows(rows, where)
+        rows = matching_rows(stored_rows(run_dir, table), where)
+    elif table == "trajectories" and has_spans(run_dir):
+        rows = matching_rows(_with_expanded(run_dir, stored_rows(run_dir, table)), where)
+    else:
+        rows = stored_rows(run_dir, table, where=where)
     missing = [name for name in wanted if name not in rows.column_names]
     if missing:
         raise StoreError(f"table {table} has no column {', '.join(missing)}; its columns are {', '.join(rows.column_names)}")
@@ -118,6 +145,23 @@ def stored_rows(run_dir: Path, table: str, *, where: str | None = None) -> pa.Ta
     return latest_rows(rows, TABLE_KEYS[table])
 
 
+def has_spans(run_dir: Path) -> bool:
+    """True where trajectories of this run are kept as spans."""
+    from gyre.store.spans import SPANS_TABLE
+
+    return dataset_path(run_dir, SPANS_TABLE).exists() or bool(segment_paths(run_dir, SPANS_TABLE))
+
+
+def _with_expanded(run_dir: Path, rows: pa.Table) -> pa.Table:
+    from gyre.store.spans import SPANS_TABLE, expand_spans
+
+    spans = stored_rows(run_dir, SPANS_TABLE)
+    expanded = expand_spans(spans, read_table(run_dir, "calls"))
+    for name in HIDDEN_COLUMNS:
+        expanded = expanded.append_column(name, spans.column(name))
+    return pa.concat_tables([rows, expanded.cast(rows.schema)])
+
+
 def sources(run_dir: Path, table: str) -> tuple[Dataset | None, list[pa.Table]]:
     """What a table is made of now: its Lance dataset, and the rows of each log segment that is not in it."""
     segments = read_segments(run_dir, table)
@@ -143,7 +187,8 @@ def fold_log(run_dir: Path | str, *, wait_s: float = 0.0) -> dict[str, int]:
     """
     run_dir = Path(run_dir)
     deadline_s = time.monotonic() + wait_s
-    return {table: _fold_table(run_dir, table, deadline_s) for table in TABLES}
+    behind = [table for table in HIDDEN_TABLES if log_dir(run_dir, table).exists()]
+    return {table: _fold_table(run_dir, table, deadline_s) for table in (*TABLES, *behind)}
 
 
 def _fold_table(run_dir: Path, table: str, deadline_s: float) -> int:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class RunSettings:
     """Roles that may train, by falling priority."""
     normalize_std: bool = True
     """True where advantages are divided by the group's standard deviation."""
+    keeps_spans: bool = False
+    """True where trajectories are stored as spans."""
 
 
 def read_settings(run_dir: Path) -> RunSettings:
@@ -59,7 +61,8 @@ def read_settings(run_dir: Path) -> RunSettings:
         by_op = {node["op"]: node.get("args", {}) | document.get("settings", {}).get(name, {}) for name, node in nodes.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"{path} is not the document of a run ({error!r}); restore it from a copy") from error
-    return _from_ops(by_op)
+    kept = (document["pipeline"].get("resources") or {}).get("store") or {}
+    return replace(_from_ops(by_op), keeps_spans=kept.get("trajectories") == "spans")
 
 
 def _from_ops(by_op: dict[str, dict[str, Any]]) -> RunSettings:

@@ -88,10 +88,10 @@ def _call(
     )  # fmt: skip
 
 
-def make_tiny_run(path: Path, *, is_folded: bool = True) -> Path:
-    """Write the run to `path` and return it; with `is_folded` false its rows are still in the log."""
+def make_tiny_run(path: Path, *, is_folded: bool = True, trajectories: str = "full") -> Path:
+    """Write the run to `path` and return it; with `is_folded` false its rows are still in the log; `trajectories` as in a pipeline."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "spec.json").write_text(json.dumps(_spec()), encoding="utf-8")
+    (path / "spec.json").write_text(json.dumps(_spec(trajectories)), encoding="utf-8")
     for version in range(STEPS + 1):
         (path / "checkpoints" / str(version) / "model").mkdir(parents=True)
     store = RunStore(path, writer="control")
@@ -104,7 +104,7 @@ def make_tiny_run(path: Path, *, is_folded: bool = True) -> Path:
     return path
 
 
-def _spec() -> dict[str, Any]:
+def _spec(trajectories: str) -> dict[str, Any]:
     dispatch = {"phi": 0.5, "mu": MU, "groups_per_step": GROUPS_PER_STEP, "group_size": GROUP_SIZE, "steps": STEPS, "seed": SEED}
     settings = {
         "dispatch": dispatch | {"horizon": "closed", "oversample": 0},
@@ -120,8 +120,9 @@ def _spec() -> dict[str, Any]:
         "train": "train_cell",
         "elastic": "elastic",
     }
+    resources = {"store": {"kind": "lance", "trajectories": trajectories}}
     ops = {node: {"op": name, "from": {}, "args": {}} for node, name in names.items()}
-    return {"pipeline": {"gyre": "pipeline.v1", "name": "tiny", "resources": {}, "ops": ops}, "settings": settings, "seed": SEED}
+    return {"pipeline": {"gyre": "pipeline.v1", "name": "tiny", "resources": resources, "ops": ops}, "settings": settings, "seed": SEED}
 
 
 def _write_group(store: RunStore, group_index: int) -> None:

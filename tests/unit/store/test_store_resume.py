@@ -36,7 +36,7 @@ def test_rows_after_the_checkpoint_are_removed_and_only_those(tmp_path: Path) ->
     assert kept.num_rows == before.num_rows - removed["trajectories"]
     assert set(kept.column("step_version").to_pylist()) == {1, 2}
     assert trajectories_of_step(run_dir, 3).num_rows == 0
-    assert forget_after(run_dir, 2) == {"trajectories": 0, "steps": 0, "consumption": 0}
+    assert set(forget_after(run_dir, 2).values()) == {0}
     assert read_table(run_dir, "executions").num_rows == 18
 
 
