@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 
 import pytest
 import torch
 
+from gyre.training import objective
 from gyre.training.objective import GspoSettings, LogRatio, Segment, execution_mask, row_objective
 
 pytestmark = pytest.mark.torch
@@ -76,3 +78,7 @@ def test_a_spanning_execution_without_mask_is_refused():
 def test_a_whole_execution_that_lacks_targets_is_refused():
     with pytest.raises(ValueError, match="marked whole with 4 targets, and this row has 1"):
         row_objective(torch.zeros(1), torch.zeros(1), [segment("a", 1.0, 4, 1)], fixed_masks={}, settings=GspoSettings())
+
+
+def test_worked_example_in_the_docstring():
+    assert doctest.testmod(objective) == (0, 1)
