@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from gyre.errors import EngineError, RunError
+from gyre.records import load_schema
 from gyre.rollout.answers import AnswerReader, CallIds, VisibleText
 from gyre.rollout.engines.protocol import Generation, SamplingParams
 from gyre.rollout.generation import EngineCaller, SamplingRules
@@ -191,7 +192,7 @@ class Session:
         message = self._read(generation, request)
         call.is_committing = True
         node_id = self._record(call, match, digests, increment, generation, message, sampling)
-        await services.on_call(self.tree.row(node_id))
+        await services.on_call(call_row(self.tree, node_id))
         if request.is_streamed:
             _add_rest(call, message.text)
         return Answer(
@@ -268,6 +269,23 @@ class Session:
         for form in forms[1:]:
             self.tree.alias(node_id, form)
         return node_id
+
+
+def call_row(tree: TrajectoryTree, node_id: int) -> dict[str, Any]:
+    """`tree.row(node_id)` without a detour over Arrow, which would be a fifth of a call's cost."""
+    node = tree.nodes[node_id]
+    made: dict[str, Any] = {
+        "execution_id": tree.execution_id,
+        "attempt": tree.attempt,
+        "call_index": node_id,
+        "messages": len(node.message_digests),
+        "message_digests": list(node.message_digests),
+        "input_ids": node.input_ids.tolist(),
+        "output_ids": node.output_ids.tolist(),
+        "output_logprobs": node.output_logprobs.tolist(),
+        "weight_versions": [span._asdict() for span in node.weight_versions],
+    }
+    return {name: made[name] if name in made else getattr(node, name) for name in load_schema("calls.v1").names}
 
 
 class _Progress:
