@@ -23,7 +23,6 @@ Fed by the proxy (digests from `restore`, tokens from renderer and engine); eate
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from gyre.records import load_schema
 from gyre.trajectory.columns import list_column, list_values, span_column
 from gyre.trajectory.node import Node, Span, check_node
+from gyre.trajectory.path_index import EMPTY_PATH, PathIndex, PathPrint
 
 
 class Match(NamedTuple):
@@ -55,10 +55,9 @@ class TrajectoryTree:
         self.num_tokens = 0
         """Tokens held in memory, over all nodes."""
         self._children: dict[int | None, list[int]] = {None: []}
-        # Running hash over the digests along a node's path: a child's is its parent's, fed on, so adding costs O(increment).
-        self._path_hash: list[hashlib.blake2b] = []
-        self._by_path: dict[bytes, list[int]] = {}
-        self._answers: dict[str, set[int]] = {}
+        self._paths: list[PathPrint] = []
+        self._path_index = PathIndex()
+        self._answers: set[str] = set()
         self._answer_forms: list[set[str]] = []
         self._skippable: set[int] = set()
         # First child of a node whose increment begins with a message: the others share its tokens as far as they are equal.
@@ -100,9 +99,9 @@ class TrajectoryTree:
             node_id=len(self.nodes),
             parent_node_id=parent_node_id,
             message_digests=tuple(message_digests),
-            input_parts=self._share_input(parent_node_id, message_digests, np.asarray(input_ids, dtype=np.int32)),
-            output_ids=np.asarray(output_ids, dtype=np.int32),
-            output_logprobs=np.asarray(output_logprobs, dtype=np.float32),
+            input_parts=self._share_input(parent_node_id, message_digests, np.array(input_ids, dtype=np.int32)),
+            output_ids=np.array(output_ids, dtype=np.int32),
+            output_logprobs=np.array(output_logprobs, dtype=np.float32),
             weight_versions=tuple(Span(*span) for span in weight_versions),
             role=role,
             provenance=provenance,
@@ -122,8 +121,9 @@ class TrajectoryTree:
         if digest in self._answer_forms[node_id]:
             return
         self._answer_forms[node_id].add(digest)
-        self._answers.setdefault(digest, set()).add(node_id)
-        self._remember_path(self._prefix_hash(node.parent_node_id), (*node.message_digests[:-1], digest), node_id)
+        self._answers.add(digest)
+        path = self._path_index.extend(self._path_of(node.parent_node_id), (*node.message_digests[:-1], digest))
+        self._path_index.add(path, node_id)
 
     def _index(self, node: Node, *, is_blank: bool) -> None:
         answer = node.message_digests[-1]
@@ -131,8 +131,10 @@ class TrajectoryTree:
         self.num_tokens += len(node.input_parts[-1]) + len(node.output_ids)
         self._eldest.setdefault((node.parent_node_id, node.message_digests[0]), node.node_id)
         self._children.setdefault(node.parent_node_id, []).append(node.node_id)
-        self._path_hash.append(self._remember_path(self._prefix_hash(node.parent_node_id), node.message_digests, node.node_id))
-        self._answers.setdefault(answer, set()).add(node.node_id)
+        # A child's fingerprint is its parent's and the increment's, so adding costs the increment, not the path.
+        self._paths.append(self._path_index.extend(self._path_of(node.parent_node_id), node.message_digests))
+        self._path_index.add(self._paths[-1], node.node_id)
+        self._answers.add(answer)
         self._answer_forms.append({answer})
         if is_blank:
             self._skippable.add(node.node_id)
@@ -148,35 +150,28 @@ class TrajectoryTree:
         end = int(differs[0]) if differs.size else length
         return (held[:end], input_ids[end:].copy()) if end else (input_ids,)
 
-    def _prefix_hash(self, node_id: int | None) -> hashlib.blake2b:
-        return hashlib.blake2b(digest_size=16) if node_id is None else self._path_hash[node_id]
-
-    def _remember_path(self, prefix: hashlib.blake2b, digests: Sequence[str], node_id: int) -> hashlib.blake2b:
-        path = prefix.copy()
-        path.update(_joined(digests))
-        self._by_path.setdefault(path.digest(), []).append(node_id)
-        return path
+    def _path_of(self, node_id: int | None) -> PathPrint:
+        return EMPTY_PATH if node_id is None else self._paths[node_id]
 
     # ---------------------------------------------------------------- matching
 
     def match(self, digests: Sequence[str]) -> Match:
         """Find the longest stored path that is a whole prefix of a request's message digests.
 
-        A path ends with an answer, so the last known answer in the history is tried first, by hash, whatever the depth;
+        A path ends with an answer, so the last known answer in the history is tried first, by its path's fingerprint;
         only a history that was changed before that point, or uses another form of an answer, is walked from the root.
         """
         listed = list(digests)
-        nodes, end = self._nodes_by_hash(listed) or self._walk([None], 0, listed)
+        nodes, end = self._nodes_by_path(listed) or self._walk([None], 0, listed)
         if self._skippable:
             # No digest ends a path whose answer the harness left out: look below what was found.
             nodes, end = self._walk(nodes, end, listed)
         return Match(self._choose(nodes), end)
 
-    def _nodes_by_hash(self, digests: list[str]) -> tuple[list[int | None], int] | None:
+    def _nodes_by_path(self, digests: list[str]) -> tuple[list[int | None], int] | None:
         for end in range(len(digests), 0, -1):
             if digests[end - 1] in self._answers:
-                path = hashlib.blake2b(_joined(digests[:end]), digest_size=16).digest()
-                nodes = self._by_path.get(path)
+                nodes = self._path_index.find(self._path_index.extend(EMPTY_PATH, digests[:end]))
                 return (list(nodes), end) if nodes else None
         return None
 
@@ -287,8 +282,3 @@ class TrajectoryTree:
             fields = {name: row[name] for name in names}
             tree.add(row["parent_node_id"], row["message_digests"], input_ids, output_ids, logprobs, spans, **fields)
         return tree
-
-
-def _joined(digests: Sequence[str]) -> bytes:
-    """Bytes to hash; every digest ends with a separator that digests do not contain, so cutting them is unambiguous."""
-    return "".join([digest + "\n" for digest in digests]).encode()

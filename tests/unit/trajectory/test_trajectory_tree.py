@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from trajectory_toys import add_node, trees
 
 from gyre.records import load_schema
+from gyre.trajectory.path_index import EMPTY_PATH, PathIndex
 from gyre.trajectory.tree import Match, TrajectoryTree
 
 FIELDS = {"role": "main", "finish_reason": "stop", "started_at_s": 0.0, "finished_at_s": 1.0}
@@ -192,3 +193,14 @@ def test_adding_costs_the_increment_not_the_path() -> None:
         parent = add_node(tree, parent, role="main", num_input=3, num_output=2)
     assert tree.num_tokens == 200 * 5
     assert len(tree.context(parent)) == 1000
+
+
+def test_a_history_longer_than_any_before_is_found_by_its_fingerprint() -> None:
+    index = PathIndex()
+    digests = [f"message {number}" for number in range(1000)]
+    short = index.extend(EMPTY_PATH, digests[:200])
+    index.add(short, 0)
+    long = index.extend(short, digests[200:])
+    assert index.find(index.extend(EMPTY_PATH, digests[:200])) == [0]
+    assert long == index.extend(index.extend(EMPTY_PATH, digests[:7]), digests[7:])
+    assert index.find(long) == []
