@@ -1,0 +1,51 @@
+"""Commands on the tables of a run: JSON documents and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.tiny_run import make_tiny_run
+
+from gyre.cli import run_cli
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    make_tiny_run(run)
+    return run
+
+
+def test_a_query_gives_a_list_of_row_objects(tiny_run, capsys):
+    assert run_cli(["query", str(tiny_run), "SELECT count(*) AS n, 'nan'::DOUBLE AS odd FROM executions", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"n": 18, "odd": None}]
+    assert run_cli(["query", str(tiny_run), "SELECT version, repeat('x', 300) AS wide FROM steps ORDER BY version"]) == 0
+    text = capsys.readouterr().out
+    assert "x" * 300 in text
+    assert "(3 rows)" in text
+
+
+def test_a_bad_query_is_the_users_mistake(tiny_run, capsys):
+    assert run_cli(["query", str(tiny_run), "SELEC"]) == 2
+    assert run_cli(["query", str(tiny_run / "none"), "SELECT 1"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_verify_holds_and_says_so(tiny_run, capsys):
+    assert run_cli(["verify", str(tiny_run), "--no-logprobs"]) == 0
+    assert "everything holds" in capsys.readouterr().out
+    assert run_cli(["verify", str(tiny_run), "--no-logprobs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_inspect_shows_executions_and_one_of_them(tiny_run, capsys):
+    assert run_cli(["inspect", str(tiny_run), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert len(listed) == 18
+    assert run_cli(["inspect", str(tiny_run), listed[0]["execution_id"], "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert isinstance(json.loads(shown), dict)
+    assert listed[0]["execution_id"] in shown
+    assert run_cli(["inspect", str(tiny_run), "g999999-99"]) == 2
