@@ -135,7 +135,11 @@ class ClaimQueue:
         return ClaimedItem(item.item_id, item.kind, masks)
 
     def finish(self, cell: int, item_id: str) -> bool:
-        """A cell has done an item, and reported it before if it is a ratio item; False where the item is no longer its own, so that its work must not count."""
+        """A cell has done an item; what it found in a ratio item was reported before.
+
+        Returns:
+            False where the item is no longer the cell's own, so that its work must not count.
+        """
         item = self._items.get(item_id)
         if item is None or item.state != "claimed" or item.cell != cell:
             return False

@@ -1,7 +1,7 @@
 """The scheduler: events in, decisions out (paper section 4). The live runtime and the simulator drive this same class.
 
 Every event takes the clock as `now_s`, changes the facts, and then `_settle` applies the rules in a fixed order: places for executions
-whose engine is gone, departures of cells, steps, launches, rescue, end. Decisions are returned in the order to perform; an executor
+whose engine is gone, departures of cells, rescue, steps, launches, end. Decisions are returned in the order to perform; an executor
 may perform them concurrently where they concern different cells.
 
 | decision | events that must follow, any time later |
@@ -154,19 +154,18 @@ class Scheduler:
     def restore(self, state: RestoredState, *, now_s: float) -> Decisions:
         """Begin where an interrupted run was: every cell is in rollout, every engine serves the published version.
 
-        A burst that was under way goes on at once: its capacity rule held when it began, and the waterlevel has not risen since.
+        A burst that was under way goes on, with its remaining steps, as soon as the policy lets the core leave again. If only its
+        publication is missing the core leaves at once: nothing runs yet, so nobody is displaced.
         """
         self.burst.restore(version=state.version, published_version=state.published_version, num_consumed=state.num_consumed_groups)
         for group in self.lifecycle.restore(state):
             self._add_ready(group)
         self._open_engines()
-        return (*self._dispatch(), *self._resume_burst(), *self._settle(now_s))
+        return (*self._dispatch(), *self._resume_publication(), *self._settle(now_s))
 
-    def _resume_burst(self) -> Decisions:
-        if self.version == self.published_version:
-            return ()
-        cells = self.cells.order if self.config.policy == "colocate" else [CORE]
-        return self._send_to_training(cells, "the interrupted burst goes on")
+    def _resume_publication(self) -> Decisions:
+        is_missing = self.version > self.published_version and self.version == self.burst.end
+        return self._send_to_training([CORE], "the interrupted burst has to be published") if is_missing else ()
 
     def _open_engines(self) -> None:
         for name in self.routes.engines:
@@ -191,9 +190,10 @@ class Scheduler:
         return self._settle(now_s)
 
     def launched(self, execution_id: str, *, now_s: float) -> Decisions:
-        """The harness of an execution was started."""
+        """The harness of an execution was started; no rule depends on p."""
         self.ledger.launch(execution_id)
-        return self._settle(now_s)
+        self._now_s = now_s
+        return ()
 
     def finished(self, execution_id: str, status: str, *, now_s: float) -> Decisions:
         """The harness of an execution ended (completed, failed, timeout, cancelled), or will never start; only the first counts."""
@@ -329,9 +329,9 @@ class Scheduler:
         return (
             *self.lifecycle.reroute(),
             *self._depart(),
+            *self._rescue(),
             *self._train(),
             *self.lifecycle.launch(),
-            *self._rescue(),
             *self._end(),
         )
 
@@ -363,7 +363,7 @@ class Scheduler:
 
     def _send_to_training(self, cells: Sequence[int], reason: str) -> Decisions:
         names = [cell_engine(cell) for cell in cells]
-        moves = self.routes.find_moves(leaving=names)
+        moves = self.routes.find_moves(leaving=names) if cells else None
         if moves is None:
             return ()
         sent: list[Decision] = []

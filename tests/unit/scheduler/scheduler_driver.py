@@ -219,7 +219,7 @@ class Driver:
         for move in decision.moves:
             del self._route[move.execution_id]
             self._put(move.execution_id, move.engine)
-        if self.config.policy != "async":
+        if self.config.policy != "async" and decision.reason != "the interrupted burst has to be published":
             assert self.scheduler.waterlevel <= self._capacity_without(decision), "the waterlevel exceeds the remaining capacity"
         self.after(0.5, lambda: self._epoch[cell] == epoch and self.tell(self.scheduler.switched_to_training, cell))
 

@@ -222,7 +222,7 @@ def test_a_returning_engine_accepts_only_once_the_publication_is_confirmed() -> 
 
 @pytest.mark.parametrize(
     ("version", "published", "expected"),
-    [(0, 0, ["Dispatch"]), (1, 0, ["Dispatch", "ToTraining"]), (2, 0, ["ToTraining"]), (2, 2, ["Dispatch"])],
+    [(0, 0, ["Dispatch"]), (1, 0, ["Dispatch"]), (2, 0, ["ToTraining"]), (2, 2, ["Dispatch"])],
 )
 def test_restore_takes_up_what_was_interrupted(version: int, published: int, expected: list[str]) -> None:
     s = Scheduler(make(steps=6, phi=0.0))
