@@ -7,6 +7,7 @@ prints as it is), then a picture of it.
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,9 @@ LOG_TAIL_BYTES = 2**16
 """Bytes read from the end of a log file: a harness may write gigabytes."""
 TEXT_LIMIT = 160
 """Characters shown of a call's input and output on the terminal; `--json` has the whole text."""
+
+PIPE_WIDTH = 140
+"""Columns where the output is no terminal, whose width would be taken for 80."""
 
 LIST_SQL = """
     SELECT e.execution_id, e.query_id, e.status, e.attempts, e.dispatch_version AS v_d, s.step_version AS step,
@@ -61,7 +65,7 @@ def inspect(run: Path | str, execution_id: str | None = None, *, as_json: bool =
     from rich.console import Console
 
     picture = render_executions(found) if isinstance(found, list) else render_execution(found)
-    Console(highlight=False).print(picture)
+    Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(picture)
 
 
 def list_executions(run_dir: Path) -> list[dict[str, Any]]:
@@ -168,7 +172,9 @@ def render_executions(rows: list[dict[str, Any]]) -> RenderableType:
     from rich.table import Table
 
     columns = ("execution_id", "query_id", "v_d", "status", "attempts", "calls", "tokens", "targets", "reward", "step", "seconds")
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False, title=f"{len(rows)} executions", title_justify="left")
+    table = Table(box=None, header_style="bold", pad_edge=False, title=f"{len(rows)} executions", title_justify="left")
+    for name in columns:
+        table.add_column(name, no_wrap=name in ("execution_id", "status"), overflow="ellipsis" if name == "query_id" else "fold")
     for row in rows:
         table.add_row(*(_cell(row[name]) for name in columns))
     return table
