@@ -12,6 +12,7 @@ Placeholders in `command`, `env`, `stdin` and `home_files`: {instruction} {instr
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -84,7 +85,7 @@ class HarnessRunner:
         config = json.loads(execution["config"] or "{}")
         home = self._run_dir / "homes" / f"{execution['execution_id']}-{attempt}"
         try:
-            make_workspace(Path(execution["task_path"]), workspace)
+            await asyncio.to_thread(make_workspace, Path(execution["task_path"]), workspace)
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir(parents=True)
             (home / "instruction.md").write_text(execution["instruction"], encoding="utf-8")
@@ -92,6 +93,8 @@ class HarnessRunner:
             return HarnessResult("failed", f"the workspace could not be made: {error}", None, time.time(), workspace, False)
         try:
             return await self._run_in(home, workspace, execution, attempt, config, proxy_url, key)
+        except OSError as error:
+            return HarnessResult("failed", f"the harness could not be run: {error}", None, time.time(), workspace, True)
         finally:
             shutil.rmtree(home, ignore_errors=True)
 

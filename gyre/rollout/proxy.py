@@ -10,6 +10,7 @@ Fed by the harnesses (HTTP) and by `harness_proxy`, which opens and closes execu
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
@@ -70,9 +71,12 @@ class Proxy:
             clock: seconds since the epoch.
             engine_give_up_s: how long failing engines are asked again before the harness gets an error.
         """
+        self._on_call = on_call
+        self._failure: Exception | None = None
+        self._has_failed = asyncio.Event()
         self._caller = EngineCaller(engines, vocab_size=renderer.vocab_size, give_up_s=engine_give_up_s)
         self._services = CallServices(
-            renderer=renderer, reader=reader, caller=self._caller, sampling=sampling, on_call=on_call, clock=clock
+            renderer=renderer, reader=reader, caller=self._caller, sampling=sampling, on_call=self._record, clock=clock
         )
         self._model_names = list(model_names)
         self._sessions: dict[str, Session] = {}
@@ -108,6 +112,20 @@ class Proxy:
             await self._runner.cleanup()
             self._runner = None
         await self._caller.close()
+
+    async def wait_failure(self) -> Exception:
+        """Wait until a record could not be made durable; the error, with which the run must end."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        return self._failure
+
+    async def _record(self, row: Mapping[str, Any]) -> None:
+        try:
+            await self._on_call(row)
+        except Exception as error:
+            self._failure = self._failure or error
+            self._has_failed.set()
+            raise
 
     # ------------------------------------------------------------ executions
 

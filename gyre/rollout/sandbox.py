@@ -12,19 +12,18 @@ killed; a run that could not start is a result with a reason, never an exception
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from gyre.rollout.process_group import ProcessEnd, run_group
 
 PROBE_TIMEOUT_S = 10.0
 """A bubblewrap start costs about 10 ms; a machine that needs longer than this cannot use it."""
@@ -61,22 +60,6 @@ class Limits:
 
 
 NO_EXTRA_LIMITS = Limits()
-
-
-class ProcessEnd(NamedTuple):
-    """How a sandboxed run ended."""
-
-    exit_code: int | None
-    """None where it did not start or was killed at the deadline; negative: killed by that signal."""
-    is_timeout: bool
-    """Killed at the deadline."""
-    reason: str
-    """One sentence for people."""
-
-    @property
-    def is_started(self) -> bool:
-        """Whether the command ran at all."""
-        return self.exit_code is not None or self.is_timeout
 
 
 class Sandbox(Protocol):
@@ -174,7 +157,7 @@ class BubblewrapSandbox:
         if missing:
             return ProcessEnd(None, False, f"{missing[0]} does not exist, so it cannot be bound into the sandbox")
         line = self.wrap(argv, env=env, binds=binds, cwd=cwd, network=network)
-        return await _run_group([*_limit_prefix(limits), *line], env={}, cwd=None, deadline_s=deadline_s, files=(stdin, stdout, stderr))
+        return await run_group([*_limit_prefix(limits), *line], env={}, cwd=None, deadline_s=deadline_s, files=(stdin, stdout, stderr))
 
 
 class ProcessSandbox:
@@ -205,7 +188,7 @@ class ProcessSandbox:
     ) -> ProcessEnd:
         """Run a command to its end or its deadline."""
         with tempfile.TemporaryDirectory(prefix="gyre-home-") as home:
-            return await _run_group(
+            return await run_group(
                 [*_limit_prefix(limits), *_die_with_parent_prefix(), *argv],
                 env={**base_environment(home), "TMPDIR": home, **env},
                 cwd=cwd.source,
@@ -294,64 +277,3 @@ def _limit_prefix(limits: Limits) -> list[str]:
 def _die_with_parent_prefix() -> list[str]:
     command = shutil.which("setpriv")
     return [command, "--pdeathsig", "KILL", "--"] if command else []
-
-
-async def _run_group(
-    line: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: Path | None,
-    deadline_s: float,
-    files: tuple[Path | None, Path, Path],
-) -> ProcessEnd:
-    """Start a process group and wait for its leader; whatever happens, nothing of the group is left."""
-    stdin, stdout, stderr = files
-    with ExitStack() as stack:
-        streams = [stack.enter_context(open(stdin or os.devnull, "rb"))]
-        streams += [stack.enter_context(open(path, "ab")) for path in (stdout, stderr)]
-        try:
-            process = subprocess.Popen(
-                line,
-                env=dict(env),
-                cwd=cwd,
-                stdin=streams[0],
-                stdout=streams[1],
-                stderr=streams[2],
-                start_new_session=True,
-                close_fds=True,
-            )
-        except OSError as error:
-            return ProcessEnd(None, False, f"{line[0]} could not be started: {error}")
-    is_timeout = False
-    try:
-        is_timeout = not await _wait_exit(process.pid, deadline_s)
-    finally:
-        _kill_group(process.pid)
-        exit_code = process.wait()
-    if is_timeout:
-        return ProcessEnd(None, True, f"killed at its deadline of {deadline_s:g} s")
-    return ProcessEnd(exit_code, False, f"exit code {exit_code}" if exit_code >= 0 else f"killed by signal {-exit_code}")
-
-
-async def _wait_exit(pid: int, deadline_s: float) -> bool:
-    """Wait until a child has exited; False at the deadline. A pidfd costs no thread and no polling."""
-    loop = asyncio.get_running_loop()
-    has_exited = asyncio.Event()
-    handle = os.pidfd_open(pid)
-    loop.add_reader(handle, has_exited.set)
-    try:
-        await asyncio.wait_for(has_exited.wait(), max(deadline_s, 0.0))
-        return True
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(handle)
-        os.close(handle)
-
-
-def _kill_group(pid: int) -> None:
-    """Kill what is left of a group. Its leader is not reaped yet, so its number cannot belong to anyone else."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

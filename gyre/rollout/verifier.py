@@ -9,6 +9,7 @@ be tried again. Nothing here knows how the execution ended or how long it took.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -68,7 +69,7 @@ async def verify_workspace(
     rewards = _clear_logs(logs_dir)
     with tempfile.TemporaryDirectory(prefix="gyre-verify-") as scratch:
         try:
-            binds = _lay_out(Path(scratch), tests=tests, workspace=workspace, rewards=rewards, workdir=workdir)
+            binds = await asyncio.to_thread(_lay_out, Path(scratch), tests=tests, workspace=workspace, rewards=rewards, workdir=workdir)
             if sandbox.name == "process":
                 _localise_tests(binds)
         except (OSError, shutil.Error) as error:

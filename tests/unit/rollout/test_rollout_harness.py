@@ -36,17 +36,13 @@ def make_run(tmp_path: Path, **changes) -> tuple[HarnessRunner, dict]:
         "deadline_s": 30,
         **changes,
     }
-    runner = HarnessRunner(
-        HarnessProfile.from_dict(profile, base_dir=tmp_path), run_dir=tmp_path / "run", sandbox=choose_sandbox().sandbox
-    )
+    runner = HarnessRunner(HarnessProfile.from_dict(profile, base_dir=tmp_path), run_dir=tmp_path / "run", sandbox=choose_sandbox().sandbox)
     row = {"execution_id": "g000001-02", "instruction": "Build {x}.", "task_path": str(task), "config": "{}"}
     return runner, row
 
 
 async def launch(tmp_path: Path, runner: HarnessRunner, row: dict):
-    return await runner.run(
-        row, attempt=1, proxy_url="http://127.0.0.1:1", key="gk-1", workspace=tmp_path / "run/workspaces/g000001-02/1"
-    )
+    return await runner.run(row, attempt=1, proxy_url="http://127.0.0.1:1", key="gk-1", workspace=tmp_path / "run/workspaces/g000001-02/1")
 
 
 async def test_a_harness_runs_on_the_tasks_files_and_leaves_its_workspace(tmp_path):

@@ -338,3 +338,17 @@ async def test_a_new_attempt_ends_the_key_of_the_last(open_bench, renderer):
         table = bench.proxy.calls_table(ID, 2)
         assert table is not None
         assert table["attempt"].to_pylist() == [2]
+
+
+async def test_a_record_that_cannot_be_written_fails_the_call_and_is_told(renderer, reader):
+    async def on_call(row: Any) -> None:
+        raise OSError("no space left on device")
+
+    async with FakeEngine([*renderer.encode("a"), END]) as engine, aiohttp.ClientSession() as session:
+        proxy = Proxy(renderer=renderer, reader=reader, engines=engine, sampling=SamplingRules(), on_call=on_call)
+        key = proxy.open_execution(ID, attempt=1, role_rules=RULES)
+        url = f"{await proxy.start()}/x/{key}/v1/chat/completions"
+        async with session.post(url, json={"messages": [user("go")]}) as response:
+            assert response.status == 500
+        assert "no space left" in str(await proxy.wait_failure())
+        await proxy.stop()
