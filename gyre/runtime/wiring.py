@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gyre.errors import SpecError
 from gyre.graph.plan import Plan
 from gyre.graph.registry import Operator, find_operator
 from gyre.graph.settings import bind_settings
@@ -73,6 +74,20 @@ def _is_gated(graph: TypedGraph, name: str, port: str) -> bool:
         return False
     source = next(edge.source for edge in graph.edges if edge.target == name and edge.target_port == port)
     return all(declared.record is not ScoredExecution for declared in graph.nodes[source].operator.inputs.values())
+
+
+def build_scorer(name: str, settings: Mapping[str, Any], resources: Mapping[str, Any], *, base_dir: Path) -> Any:
+    """What to call with closed executions to have them scored by the operator `name`.
+
+    Raises:
+        SpecError: its settings do not fit its signature.
+    """
+    operator: Operator = find_operator(name)
+    bound = bind_settings("scorer_args", settings, operator.settings, base_dir=base_dir, owner=f"scorer '{name}'")
+    if bound.problems:
+        raise SpecError(bound.problems)
+    given = {parameter: resources[protocol] for parameter, protocol in operator.resources.items()}
+    return build_operator(operator.target, {**bound.values, **given})[1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,15 +160,8 @@ class Wiring:
             resources["Engines"] = EngineRoutes(model_dir=self.model_dir, urls=self.engine_urls)
         if self.proxy is not None:
             resources["Trees"] = RunTrees(pool=self.pools[self.proxy[0]], node=self.proxy[1], store=store)
-        resources["Scorers"] = GraphScorers(lambda name, settings: self.build_scorer(name, settings, resources))
+        resources["Scorers"] = GraphScorers(lambda name, settings: build_scorer(name, settings, resources, base_dir=self.base_dir))
         return resources
-
-    def build_scorer(self, name: str, settings: Mapping[str, Any], resources: Mapping[str, Any]) -> Any:
-        """What to call with closed executions."""
-        operator: Operator = find_operator(name)
-        bound = bind_settings("scorer_args", settings, operator.settings, base_dir=self.base_dir, owner=f"scorer '{name}'")
-        given = {parameter: resources[protocol] for parameter, protocol in operator.resources.items()}
-        return build_operator(operator.target, {**bound.values, **given})[1]
 
     def _control_room(self, spec: ControlSpec, store: Any) -> Any:
         import ray
