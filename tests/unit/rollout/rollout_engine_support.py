@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from gyre.errors import EngineError
 from gyre.rollout.engines.protocol import Engine, GenerateRequest, Generation, SamplingParams
+from gyre.rollout.engines.sequence import LiveSequence, Sampled, draw_key
 
 VOCAB_SIZE = 264
 
@@ -89,3 +90,18 @@ class Call:
 
 def ask(engine: Engine, input_ids: list[int], sampling: SamplingParams, rid: str = "ask") -> Generation:
     return Call(engine, rid, input_ids, sampling).end()
+
+
+def sequence_of(input_ids: list[int], output_ids: list[int], sampling: SamplingParams) -> LiveSequence:
+    """A request in the middle of its answer."""
+    request = GenerateRequest(rid="r", input_ids=input_ids, sampling=sampling)
+    sequence = LiveSequence(
+        request=request,
+        on_update=lambda update: None,
+        token_ids=list(input_ids),
+        num_input=len(input_ids),
+        draw_key=draw_key(0, request),
+    )
+    for token in output_ids:
+        sequence.append(Sampled(token, -1.0), 0)
+    return sequence
