@@ -2,7 +2,7 @@
 
 How many groups and when is the scheduler's decision (`gyre.scheduler`); which query a group gets is decided here, from the seed and
 the group's index alone, so that a resumed run admits the same groups. One pass over the tasks takes one query of each family
-(tasks without a family are families of their own), in an order drawn anew for each pass.
+(`[metadata] family` of a Harbor task; tasks without one are families of their own), in an order drawn anew for each pass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class QueryOrder:
         self._seed = seed
         self._families: dict[str, list[Mapping[str, Any]]] = {}
         for task in sorted(tasks, key=lambda t: t["query_id"]):
-            family = json.loads(task["config"]).get("family") or task["query_id"]
+            family = json.loads(task["config"]).get("metadata", {}).get("family") or task["query_id"]
             self._families.setdefault(family, []).append(task)
         self._names = sorted(self._families)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from gyre.errors import Problem
+from gyre.errors import Problem, StoreError
 from gyre.records import Batch, ClosedExecution, Control, Engines, Execution, Pipeline, Store, Stream, op
 
 FINISHED = ("completed", "failed", "timeout", "cancelled")
@@ -83,7 +83,7 @@ class HarnessProxy:
         self.budget_s = budget_s
         self.host = host
         self.runner = HarnessRunner(self.profile, run_dir=store.run_dir, sandbox=choose_sandbox(sandbox).sandbox)
-        self.role_rules = RoleRules.from_profile({"role_rules": self.profile.role_rules})
+        self.role_rules = RoleRules.from_profile({"role_rules": self.profile.role_rules, "default_role": self.profile.default_role})
         self.proxy = Proxy.for_model(
             engines.model_dir,
             tool_parser=self.profile.tool_parser,
@@ -102,12 +102,15 @@ class HarnessProxy:
         reader = asyncio.ensure_future(self._read(executions))
         launcher = asyncio.ensure_future(self._launch_all())
         canceller = asyncio.ensure_future(self._cancel_all())
+        watcher = asyncio.ensure_future(self._watch())
         try:
             while (batch := await self._closed.get()) is not None:
                 yield batch
+            if watcher.done():
+                await watcher
             await asyncio.gather(reader, launcher)
         finally:
-            for task in (reader, launcher, canceller, *self._live.values()):
+            for task in (reader, launcher, canceller, watcher, *self._live.values()):
                 task.cancel()
             await asyncio.gather(*self._live.values(), return_exceptions=True)
             await self.proxy.stop()
@@ -119,6 +122,12 @@ class HarnessProxy:
     def drop_tree(self, execution_id: str) -> None:
         """Forget the tree of an execution whose group has been selected."""
         self.proxy.drop_tree(execution_id)
+
+    async def _watch(self) -> None:
+        """End the run, resumable, when a record cannot be kept (disk full): a call without its record must not go on."""
+        failure = await self.proxy.wait_failure()
+        await self._closed.put(None)
+        raise StoreError(f"a model call could not be recorded: {failure}") from failure
 
     async def _on_call(self, row: Mapping[str, Any]) -> None:
         self.store.append("calls", [row])

@@ -37,12 +37,15 @@ class TaskVerifier:
 
         rows = []
         for row in closed.rows():
+            config = json.loads(row["config"])
             verdict = await verify_workspace(
                 Path(row["task_path"]),
                 self.run_dir / row["workspace"],
-                deadline_s=self.timeout_s or json.loads(row["config"]).get("verifier_timeout_s") or 600.0,
+                deadline_s=self.timeout_s or config.get("verifier_timeout_s") or 600.0,
                 sandbox=self.sandbox,
                 logs_dir=self.run_dir / "logs" / row["execution_id"],
+                workdir=config.get("workdir") or "/app",
+                env=config.get("verifier_env"),
             )
             rows.append(
                 {

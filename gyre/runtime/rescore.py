@@ -24,6 +24,19 @@ from gyre.runtime.wiring import RunningPipeline, build_scorer
 from gyre.store.lock import RunLock
 from gyre.store.run_store import RunStore
 
+SHARED_COLUMNS = (
+    "execution_id",
+    "group_id",
+    "query_id",
+    "dispatch_version",
+    "status",
+    "workspace",
+    "reason",
+    "launched_at_s",
+    "finished_at_s",
+)
+"""Columns that the executions table and a closed execution have in common."""
+
 
 def rescore(run: Path, *, scorer: str, as_json: bool = False) -> int:
     """Score every closed execution of a run again and print the mean beside the designated one.
@@ -83,7 +96,6 @@ def closed_executions(store: RunStore, tasks: Mapping[str, Mapping[str, Any]]) -
                     name: row[name]
                     for name in ("execution_id", "group_id", "query_id", "dispatch_version", "status", "workspace", "reason")
                 },
-                **{name: row[name] for name in ("launched_at_s", "finished_at_s")},
                 "group_size": 1,
                 "group_surplus": 0,
                 "attempt": max(1, row["attempts"]),
