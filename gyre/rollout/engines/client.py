@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
+import numpy as np
+from numpy.typing import NDArray
 
 from gyre.errors import EngineError
 from gyre.rollout.engines.protocol import (
@@ -25,6 +27,7 @@ from gyre.rollout.engines.protocol import (
 )
 from gyre.rollout.engines.replies import StreamReader, error_text, parse_generation, version_number
 
+TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 KEEPALIVE_S = 3.0
 """Idle connections are dropped after this long: SGLang closes them after 5 s, and a POST on a dying connection is lost."""
 CONNECT_TIMEOUT_S = 10.0
@@ -82,7 +85,7 @@ class EngineClient:
 
     # Generation
 
-    async def generate(self, input_ids: Sequence[int], sampling: SamplingParams | Mapping[str, Any], rid: str) -> Generation:
+    async def generate(self, input_ids: TokenIds, sampling: SamplingParams | Mapping[str, Any], rid: str) -> Generation:
         """Sample a continuation of `input_ids` and wait for its end.
 
         Returns:
@@ -97,7 +100,7 @@ class EngineClient:
         return parse_generation(reply, initial_version=self._initial_version, where=self.base_url)
 
     async def generate_stream(
-        self, input_ids: Sequence[int], sampling: SamplingParams | Mapping[str, Any], rid: str
+        self, input_ids: TokenIds, sampling: SamplingParams | Mapping[str, Any], rid: str
     ) -> AsyncIterator[Generation]:
         """Like `generate`, but yields everything so far whenever tokens arrive; only the last has a finish reason.
 
@@ -128,9 +131,9 @@ class EngineClient:
         await self._post_text("/abort_request", {"rid": "", "abort_all": True})
 
     def _generate_body(
-        self, input_ids: Sequence[int], sampling: SamplingParams | Mapping[str, Any], rid: str, *, is_streamed: bool
+        self, input_ids: TokenIds, sampling: SamplingParams | Mapping[str, Any], rid: str, *, is_streamed: bool
     ) -> dict[str, Any]:
-        ids: list[int] = input_ids.tolist() if hasattr(input_ids, "tolist") else list(input_ids)  # pyright: ignore
+        ids: list[int] = input_ids.tolist() if isinstance(input_ids, np.ndarray) else list(input_ids)
         self._check_ids(ids, rid)
         params = sampling.to_wire() if isinstance(sampling, SamplingParams) else dict(sampling)
         return {
