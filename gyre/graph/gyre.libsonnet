@@ -18,4 +18,7 @@
   learner(kind, args={}):: { kind: kind } + args,
   transfer(kind, args={}):: { kind: kind } + args,
   store(kind, args={}):: { kind: kind } + args,
+
+  // What executions and steps cost, for `gyre simulate` and `gyre tune`; a live run ignores it.
+  workload(args={}):: args,
 }

@@ -1,4 +1,5 @@
-"""Resources of a pipeline: cells, engine, learner, weights, store. Their settings, types and defaults stand here, and only here.
+"""Resources of a pipeline: cells, engine, learner, weights, store, workload. Their settings, types and defaults stand here (the workload's
+in `workload.py`), and only here.
 
 `read_resources` checks what the user wrote and gives settings objects; the runtime builds the real things from them. Which resources
 a pipeline needs depends on its operators (`typed.py`). Paths start at the pipeline's file.
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from gyre.errors import Problem
 from gyre.graph.hints import suggest
 from gyre.graph.settings import bind_settings, settings_of
+from gyre.graph.workload import WorkloadSettings, check_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,8 @@ class Resources:
     """How weights move."""
     store: LanceStoreSettings
     """Where the run is kept."""
+    workload: WorkloadSettings
+    """What executions and steps cost, in a simulation."""
 
     @property
     def model_dir(self) -> Path | None:
@@ -182,9 +186,12 @@ def read_resources(given: Mapping[str, Mapping[str, Any]], *, base_dir: Path, pr
         learner=read.get("learner"),
         weights=read.get("weights"),
         store=read.get("store") or LanceStoreSettings(),
+        workload=read.get("workload") or WorkloadSettings(),
     )
     if read.get("cells"):
         problems.extend(_check_cells(resources.cells))
+    if read.get("workload"):
+        problems.extend(check_workload(resources.workload))
     if isinstance(resources.engine, SglangEngineSettings):
         problems.extend(_check_urls(resources.engine, resources.cells))
     for name in ("engine", "learner"):
@@ -194,9 +201,9 @@ def read_resources(given: Mapping[str, Mapping[str, Any]], *, base_dir: Path, pr
 
 def _read_resource(name: str, given: Mapping[str, Any], *, base_dir: Path, problems: list[Problem]) -> Any:
     path = f"resources.{name}"
-    settings_type: type | None = CellsSettings
+    settings_type: type | None = WorkloadSettings if name == "workload" else CellsSettings
     values = dict(given)
-    owner = "cells"
+    owner = name
     if name in KINDS:
         kind = values.pop("kind", None)
         settings_type = KINDS[name].get(kind) if isinstance(kind, str) else None

@@ -18,7 +18,7 @@ from gyre.graph.hints import suggest
 from gyre.graph.jsonnet import evaluate_file
 
 PIPELINE_VERSION = "pipeline.v1"
-RESOURCE_NAMES = ("cells", "engine", "learner", "store", "weights")
+RESOURCE_NAMES = ("cells", "engine", "learner", "store", "weights", "workload")
 PIPELINE_KEYS = ("gyre", "name", "ops", "resources")
 OPERATOR_KEYS = ("args", "from", "op")
 
