@@ -8,7 +8,6 @@ the engine in another; this actor's event loop only passes messages. A standalon
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,8 +35,6 @@ class LearnerSpec:
     """Sampling temperature of the run."""
     layout: Mapping[str, int]
     """Parallel layout."""
-    rendezvous: tuple[str, int]
-    """Where cells find each other."""
     timeout_s: float
     """Longest wait in a collective over cells."""
     seed: int
@@ -83,8 +80,7 @@ class CellSpec:
 class Cell:
     """The actor. Made a Ray actor by the driver."""
 
-    def __init__(self, *, spec: CellSpec, environment: Mapping[str, str]) -> None:
-        os.environ.update(environment)
+    def __init__(self, *, spec: CellSpec) -> None:
         self.spec = spec
         self._learner_thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
         self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine-admin")
@@ -97,6 +93,7 @@ class Cell:
         self._reduced: Any = None
         self._control: Any = None
         self._buffer: Any = None
+        self._rendezvous: Any = None
 
     async def _learn(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._learner_thread, partial(call, *args))
@@ -152,19 +149,26 @@ class Cell:
                 self._learner.load_checkpoint(spec.checkpoint)
             self._snapshot = WeightSource(self._endpoint, self._learner.num_weights)
 
-    async def join_groups(self, pool: Any) -> None:
+    async def open_rendezvous(self) -> tuple[str, int]:
+        """Core: open the store where cells find each other; (host, port)."""
+        from gyre.training.groups import open_rendezvous
+
+        self._rendezvous, port = open_rendezvous(self.spec.host)
+        return self.spec.host, port
+
+    async def join_groups(self, pool: Any, rendezvous: tuple[str, int] | None) -> None:
         """Build the communication groups with the other cells; `pool` is where the control room is."""
         self._control = ControlClient(pool)
         if self.spec.learner is not None:
-            await self._learn(self._join_groups)
+            assert rendezvous is not None, "cells that train meet somewhere"
+            await self._learn(self._join_groups, *rendezvous)
             await self._learn(self._learner.release)
 
-    def _join_groups(self) -> None:
+    def _join_groups(self, host: str, port: int) -> None:
         from gyre.training.groups import PrefixGroups
 
         spec = self.spec.learner
         assert spec is not None
-        host, port = spec.rendezvous
         self._groups = PrefixGroups(
             host,
             port,

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,6 @@ class Cluster:
         self._cells: dict[str, Any] = {}
         self._groups: list[PlacementGroup] = []
         self._running: dict[Any, str] = {}
-        self._rendezvous: Any = None
 
     # Starting
 
@@ -61,12 +61,10 @@ class Cluster:
         self._get([self._pools[CONTROL_POOL].control.remote("start")])
 
     def _start_ray(self) -> None:
-        os.environ["RAY_AUTH_MODE"] = os.environ.get("RAY_AUTH_MODE", "disabled")
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-        os.environ["GYRE_DRIVER_PID"] = str(os.getpid())
+        os.environ.update(self._environment())
+        warnings.filterwarnings("ignore", message="lance is not fork-safe")  # Ray starts programs, it forks no Python
         options: dict[str, Any] = {"log_to_driver": bool(os.environ.get("GYRE_DEBUG")), "logging_level": logging.ERROR}
-        if "RAY_ADDRESS" in os.environ:
+        if self._is_remote:
             ray.init(address=os.environ["RAY_ADDRESS"], namespace=f"gyre-{os.getpid()}", **options)
             return
         bundles = [bundle for cell in (*self._plan.cells, *self._plan.standalone) for bundle in cell.bundles]
@@ -80,34 +78,47 @@ class Cluster:
         )
 
     def _environment(self) -> dict[str, str]:
-        kept = ("GYRE_KILL_POINT", "GYRE_DRIVER_PID", "GYRE_DEBUG", "RAY_AUTH_MODE")
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM"), "1")
-        return {name: os.environ[name] for name in kept if name in os.environ} | threads
+        """What every process of the run finds in its environment; the pipeline's own modules lie beside its file."""
+        threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        paths = [str(self._graph.spec.base_dir.resolve()), *(path for path in sys.path if path)]
+        kept = ("GYRE_KILL_POINT", "GYRE_DEBUG")
+        return {
+            **dict.fromkeys(threads, "1"),
+            **{name: os.environ[name] for name in kept if name in os.environ},
+            "TOKENIZERS_PARALLELISM": "false",
+            "GYRE_DRIVER_PID": str(os.getpid()),
+            "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "GLOG_minloglevel": "2",
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        }
 
-    def _runtime_env(self) -> dict[str, Any]:
-        # The pipeline's own modules (`module:attr`) lie beside it or where the driver found them.
-        paths = [str(self._graph.spec.base_dir.resolve()), *(p for p in sys.path if p)]
-        return {"env_vars": {**self._environment(), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}}
+    @property
+    def _actor_options(self) -> dict[str, Any]:
+        """A local Ray's processes inherit the driver's environment, which is quicker than a runtime environment of their own."""
+        return {"runtime_env": {"env_vars": self._environment()}} if self._is_remote else {}
+
+    @property
+    def _is_remote(self) -> bool:
+        return "RAY_ADDRESS" in os.environ
 
     def _make_pools(self) -> None:
         names = [CONTROL_POOL, *(pool.name for pool in self._plan.pools if pool.name != CONTROL_POOL)]
-        make = ray.remote(num_cpus=0, max_restarts=0, runtime_env=self._runtime_env())(Pool)
-        self._pools = {name: make.remote(name=name, run_dir=str(self._run_dir), environment=self._environment()) for name in names}
+        make = ray.remote(num_cpus=0, max_restarts=0, **self._actor_options)(Pool)
+        self._pools = {name: make.remote(name=name, run_dir=str(self._run_dir)) for name in names}
 
     def _make_cells(self) -> Mapping[str, str]:
         if not self._plan.cells:
             return {}
-        if self._trains:
-            from gyre.training.groups import open_rendezvous
-
-            self._rendezvous = open_rendezvous()
         specs = [self._cell_spec(c.engine, c.index, c.concurrency) for c in self._plan.cells]
         specs += [self._cell_spec(s.engine, -1, s.concurrency) for s in self._plan.standalone]
         for spec, planned in zip(specs, (*self._plan.cells, *self._plan.standalone), strict=True):
             self._cells[spec.name] = self._make_cell(spec, planned.bundles)
         urls = self._get([cell.start.remote() for cell in self._cells.values()])
+        rendezvous = self._get([self._cells[self._plan.cells[0].engine].open_rendezvous.remote()])[0] if self._trains else None
         control = self._pools[CONTROL_POOL]
-        self._get([cell.join_groups.remote(control) for cell in self._cells.values()])
+        self._get([cell.join_groups.remote(control, rendezvous) for cell in self._cells.values()])
         return dict(zip(self._cells, urls, strict=True))
 
     def _make_cell(self, spec: CellSpec, bundles: tuple[Mapping[str, float], ...]) -> Any:
@@ -120,10 +131,10 @@ class Cluster:
             num_cpus=first.get("CPU", 0.0),
             num_gpus=first.get("GPU", 0.0),
             max_restarts=0,
-            runtime_env=self._runtime_env(),
+            **self._actor_options,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0),
         )(Cell)
-        return make.remote(spec=spec, environment=self._environment())
+        return make.remote(spec=spec)
 
     @property
     def _trains(self) -> bool:
@@ -167,7 +178,6 @@ class Cluster:
             objective={name: train.settings[name] for name in ("token_weight_cap", "clip_low", "clip_high")},
             temperature=temperature,
             layout=dict(self._plan.cells[0].layout),
-            rendezvous=("127.0.0.1", self._rendezvous[1]),
             timeout_s=weights.timeout_s,
             seed=self._seed,
         )
@@ -234,7 +244,6 @@ class Cluster:
         except RayError:
             pass
         ray.shutdown()
-        self._rendezvous = None
 
     def _get(self, references: list[Any], *, place: str = "the run") -> list[Any]:
         """Wait for answers; what went wrong in an actor becomes a RunError that says where."""

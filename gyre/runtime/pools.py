@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -209,8 +208,7 @@ async def _maybe(call: Callable[..., Any], **kwargs: Any) -> Any:
 class Pool:
     """The actor: hosts `NodeRunner`s, takes batches in for them, answers for its resources. Made a Ray actor by the driver."""
 
-    def __init__(self, *, name: str, run_dir: str, environment: Mapping[str, str]) -> None:
-        os.environ.update(environment)
+    def __init__(self, *, name: str, run_dir: str) -> None:
         register_batch_checker()
         self.name = name
         self.run_dir = Path(run_dir)
