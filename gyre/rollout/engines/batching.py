@@ -1,11 +1,10 @@
-"""Continuous batching: one thread that admits, prefills, decodes and ends requests, whatever computes the tokens.
+"""An engine on a thread of its own: the surface that other threads call, around a batch of sequences that only it touches.
 
-`BatchedEngine` is the surface of every engine in this process (`protocol.Engine`); a `Decoder` under it (the torch policy of
-`local`, the rules of `scripted`) turns sequences in slots into tokens. A turn of the loop: run what other threads asked for, give
-free slots to the longest-waiting requests, prefill up to a budget, decode one token of every running row.
+`BatchedEngine` is the surface of every engine in this process (`protocol.Engine`). What other threads ask for is posted to the
+engine's thread and runs between two turns of `batch.SequenceBatch`, in the order in which it was asked.
 
-Invariants: the decoder and all sequences are touched by the engine's thread only; running sequences fill slots 0 … n-1 before each
-decode; a change of weights puts every live sequence back with its tokens kept and no KV.
+Invariants: the decoder and all sequences are touched by the engine's thread only; a change of weights puts every live sequence back
+with its tokens kept and no KV; nothing is sampled while paused or while weights or memory are missing.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from gyre.errors import EngineError
+from gyre.rollout.engines.batch import Decoder, SequenceBatch
 from gyre.rollout.engines.protocol import (
     EngineInfo,
     EngineLoad,
@@ -25,74 +25,9 @@ from gyre.rollout.engines.protocol import (
     OnUpdate,
     PauseMode,
 )
-from gyre.rollout.engines.sequence import Finish, LiveSequence, Sampled, draw_key, find_finish
-
-PREFILL_BUDGET_TOKENS = 512
-"""Prompt tokens per turn: a long prompt delays the running answers by at most this much computation at a time."""
+from gyre.rollout.engines.sequence import LiveSequence, draw_key
 
 T = TypeVar("T")
-
-
-class Decoder(Protocol):
-    """What computes tokens. Called from the engine's thread only, except for `info` values and `decode_text`."""
-
-    kind: str
-    model_path: str
-    vocab_size: int
-    context_length: int
-    num_slots: int
-    eos_token_ids: tuple[int, ...]
-
-    def admit(self, sequence: LiveSequence, slot: int) -> int:
-        """Put what is cached of the sequence's beginning into a slot; the number of tokens, less than the sequence has.
-
-        An `EngineError` ends this request alone.
-        """
-        ...
-
-    def prefill(self, sequence: LiveSequence, stop: int) -> Sampled | None:
-        """Compute tokens `num_computed … stop`; the next token if that was all of them."""
-        ...
-
-    def decode(self, rows: Sequence[LiveSequence | None]) -> list[Sampled]:
-        """Compute the newest token of every sequence in slots 0 … n-1 (None: idle); one next token per sequence."""
-        ...
-
-    def keep(self, sequence: LiveSequence) -> None:
-        """Remember a leaving sequence's prefix."""
-        ...
-
-    def move(self, source: int, target: int, num_tokens: int) -> None:
-        """Move a slot's contents."""
-        ...
-
-    def forget(self) -> None:
-        """Forget every remembered prefix."""
-        ...
-
-    def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take these weights; unchanged if they do not fit."""
-        ...
-
-    def load_weights_from_disk(self, model_dir: str) -> None:
-        """Take the weights of a folder; unchanged if they do not fit."""
-        ...
-
-    def release(self, tag: str) -> None:
-        """Give the memory of 'weights' or 'kv_cache' back."""
-        ...
-
-    def resume(self, tag: str) -> None:
-        """Take it again."""
-        ...
-
-    def checksums(self) -> dict[str, str]:
-        """Digest of every weight tensor."""
-        ...
-
-    def decode_text(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
-        """Text of tokens; None without a tokenizer."""
-        ...
 
 
 MEMORY_TAGS = ("weights", "kv_cache")
@@ -119,11 +54,9 @@ class BatchedEngine:
         on_thread_start: Callable[[], None] | None = None,
     ) -> None:
         self._decoder = decoder
-        self._version = version
         self._seed = seed
         self._on_thread_start = on_thread_start
-        self._slots: list[LiveSequence | None] = [None] * decoder.num_slots
-        self._waiting: deque[LiveSequence] = deque()
+        self._batch = SequenceBatch(decoder, version=version, on_end=self._forget_rid)
         self._paused_by: PauseMode | None = None
         self._missing: set[str] = set()
         """Memory tags that are released, and 'weights' until they are loaded again."""
@@ -159,12 +92,12 @@ class BatchedEngine:
             if request.rid in self._live_rids:
                 raise EngineRefusedError(f"Duplicate request ID detected: {request.rid}")
             self._live_rids.add(request.rid)
-            self._posted.append(lambda: self._enqueue(sequence))
+            self._posted.append(lambda: self._batch.enqueue(sequence))
             self._condition.notify()
 
     def abort(self, rid: str | None) -> None:
         """End the request with this id, or all (None), with what they have."""
-        self._post(lambda: self._abort(rid))
+        self._post(lambda: self._batch.abort(rid))
 
     def pause(self, mode: PauseMode) -> None:
         """Stop sampling until `resume`; returns when it has stopped."""
@@ -201,7 +134,7 @@ class BatchedEngine:
         """Call the loaded weights `version`."""
 
         def apply() -> None:
-            self._version = version
+            self._batch.version = version
 
         self._call(apply)
 
@@ -219,7 +152,7 @@ class BatchedEngine:
 
     def load(self) -> EngineLoad:
         """How busy the engine is; a glance, not a transaction."""
-        running = [sequence for sequence in self._slots if sequence is not None]
+        running = [sequence for sequence in self._batch.slots if sequence is not None]
         return EngineLoad(
             num_running=len(running),
             num_waiting=max(0, len(self._live_rids) - len(running)),
@@ -235,7 +168,7 @@ class BatchedEngine:
             vocab_size=self._decoder.vocab_size,
             context_length=self._decoder.context_length,
             concurrency=self._decoder.num_slots,
-            version=self._version,
+            version=self._batch.version,
         )
 
     def is_ready(self) -> bool:
@@ -305,8 +238,7 @@ class BatchedEngine:
                 self._on_thread_start()
             while self._take_commands():
                 if self._can_sample():
-                    self._prefill()
-                    self._decode()
+                    self._batch.turn()
         except Exception as error:
             self._failure = error
         self._stop()
@@ -323,7 +255,7 @@ class BatchedEngine:
         return not is_closing
 
     def _can_sample(self) -> bool:
-        return self._paused_by is None and not self._missing and (bool(self._waiting) or any(self._slots))
+        return self._paused_by is None and not self._missing and self._batch.has_work
 
     def _stop(self) -> None:
         """End every request; commands that came too late still run, so that no caller waits for ever."""
@@ -332,143 +264,35 @@ class BatchedEngine:
             commands, self._posted = self._posted, deque()
         for command in commands:
             command()
-        for sequence in self._live():
-            if self._failure is None:
-                self._finish(sequence, Finish("abort"))
-            else:
-                self._fail(sequence, EngineError(f"the engine has failed: {self._failure!r}"))
+        if self._failure is None:
+            self._batch.abort(None)
+        for sequence in self._batch.live():
+            self._batch.fail(sequence, EngineError(f"the engine has failed: {self._failure!r}"))
 
-    def _live(self) -> list[LiveSequence]:
-        """Every live sequence: those in slots, then those that wait."""
-        return [sequence for sequence in self._slots if sequence is not None] + list(self._waiting)
-
-    # Requests
-
-    def _enqueue(self, sequence: LiveSequence) -> None:
-        if sequence.request.sampling.max_new_tokens == 0:
-            self._finish(sequence, Finish("length"))
-        else:
-            self._waiting.append(sequence)
-
-    def _abort(self, rid: str | None) -> None:
-        for sequence in self._live():
-            if rid is None or sequence.request.rid == rid:
-                self._finish(sequence, Finish("abort"))
-
-    def _finish(self, sequence: LiveSequence, finish: Finish) -> None:
-        """End a request: its slot is free, its prefix remembered, its last update sent."""
-        if sequence.slot is None:
-            if sequence in self._waiting:
-                self._waiting.remove(sequence)
-        else:
-            self._decoder.keep(sequence)
-            self._slots[sequence.slot] = None
-            sequence.slot = None
+    def _forget_rid(self, sequence: LiveSequence) -> None:
         with self._condition:
             self._live_rids.discard(sequence.request.rid)
-        sequence.on_update(sequence.generation(finish))
-
-    def _fail(self, sequence: LiveSequence, error: EngineError) -> None:
-        with self._condition:
-            self._live_rids.discard(sequence.request.rid)
-        sequence.on_update(error)
-
-    def _retract_all(self, *, keeps_kv: bool) -> None:
-        """Put every running sequence back to the front of the queue, in the order of its slots."""
-        running = [sequence for sequence in self._slots if sequence is not None]
-        for sequence in reversed(running):
-            if keeps_kv:
-                self._decoder.keep(sequence)
-            sequence.slot = None
-            sequence.num_computed = 0
-            sequence.num_retractions += 1
-            self._waiting.appendleft(sequence)
-        self._slots = [None] * len(self._slots)
-
-    # Turns
-
-    def _prefill(self) -> None:
-        """Prefill unfinished prompts, then admit waiting ones, until the budget is spent."""
-        budget = PREFILL_BUDGET_TOKENS
-        while budget > 0 and (sequence := self._next_prefill()) is not None:
-            stop = min(len(sequence.token_ids), sequence.num_computed + budget)
-            budget -= stop - sequence.num_computed
-            sampled = self._decoder.prefill(sequence, stop)
-            sequence.num_computed = stop
-            if sampled is not None:
-                self._accept(sequence, sampled)
-
-    def _next_prefill(self) -> LiveSequence | None:
-        for sequence in self._slots:
-            if sequence is not None and not sequence.is_decoding:
-                return sequence
-        if not self._waiting or None not in self._slots:
-            return None
-        sequence, slot = self._waiting.popleft(), self._slots.index(None)
-        try:
-            sequence.num_computed = self._decoder.admit(sequence, slot)
-        except EngineError as error:
-            self._fail(sequence, error)
-            return self._next_prefill()
-        sequence.slot = slot
-        self._slots[slot] = sequence
-        if not sequence.num_retractions:
-            sequence.cached_tokens = min(sequence.num_computed, sequence.num_input)
-        return sequence
-
-    def _decode(self) -> None:
-        self._close_gaps()
-        rows = [s if s is not None and s.is_decoding else None for s in self._slots]
-        while rows and rows[-1] is None:
-            rows.pop()
-        running = [sequence for sequence in rows if sequence is not None]
-        if not running:
-            return
-        for sequence, sampled in zip(running, self._decoder.decode(rows), strict=True):
-            sequence.num_computed += 1
-            self._accept(sequence, sampled)
-
-    def _close_gaps(self) -> None:
-        """Move the last running sequences into free slots before them, so that no row is computed for nothing."""
-        while None in self._slots:
-            gap = self._slots.index(None)
-            last = max((slot for slot, sequence in enumerate(self._slots) if sequence is not None), default=-1)
-            if last < gap:
-                return
-            sequence = self._slots[last]
-            assert sequence is not None
-            self._decoder.move(last, gap, sequence.num_computed)
-            self._slots[gap], self._slots[last] = sequence, None
-            sequence.slot = gap
-
-    def _accept(self, sequence: LiveSequence, sampled: Sampled) -> None:
-        sequence.append(sampled, self._version)
-        finish = find_finish(sequence, self._decoder.eos_token_ids, self._decoder.decode_text)
-        if finish is not None:
-            self._finish(sequence, finish)
-        elif sequence.request.is_streamed:
-            sequence.on_update(sequence.generation(None))
 
     # Control
 
     def _pause(self, mode: PauseMode) -> None:
         if mode == "abort":
-            self._abort(None)
+            self._batch.abort(None)
         elif mode == "retract":
-            self._retract_all(keeps_kv=True)
+            self._batch.retract_all(keeps_kv=True)
         self._paused_by = mode
 
     def _flush_cache(self) -> bool:
-        if any(self._slots) or (self._waiting and self._paused_by is None):
+        if any(self._batch.slots) or (self._batch.waiting and self._paused_by is None):
             return False
         self._decoder.forget()
         return True
 
     def _load(self, load: Callable[[], None], version: int) -> None:
         load()
-        self._retract_all(keeps_kv=False)
+        self._batch.retract_all(keeps_kv=False)
         self._decoder.forget()
-        self._version = version
+        self._batch.version = version
         self._missing.discard("weights")
         self._unallocated.discard("weights")
 
@@ -478,7 +302,7 @@ class BatchedEngine:
         return self._decoder.checksums()
 
     def _release(self, tags: Sequence[str]) -> None:
-        self._retract_all(keeps_kv=False)
+        self._batch.retract_all(keeps_kv=False)
         self._decoder.forget()
         for tag in tags:
             if tag not in self._unallocated:

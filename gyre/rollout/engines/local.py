@@ -26,7 +26,7 @@ PREFIX_CACHE_TOKENS = 32_768
 
 
 class TorchDecoder:
-    """The policy's slots, prefix cache and sampler (see `batching.Decoder`)."""
+    """The policy's slots, prefix cache and sampler (see `batch.Decoder`)."""
 
     kind = "local"
 

@@ -60,7 +60,7 @@ def read_script(path: str | Path) -> Script:
 
 
 class ScriptDecoder:
-    """Looks answers up and hands them out token by token (see `batching.Decoder`)."""
+    """Looks answers up and hands them out token by token (see `batch.Decoder`)."""
 
     kind = "scripted"
 

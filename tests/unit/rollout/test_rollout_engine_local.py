@@ -130,7 +130,7 @@ def test_loaded_tensors_may_be_changed_afterwards(engine, policies):
 
 
 def test_a_prompt_longer_than_the_budget_of_a_turn(engine, policies, monkeypatch):
-    monkeypatch.setattr("gyre.rollout.engines.batching.PREFILL_BUDGET_TOKENS", 16)
+    monkeypatch.setattr("gyre.rollout.engines.batch.PREFILL_BUDGET_TOKENS", 16)
     running = Call(engine, "running", PROMPT[:5], params(60))
     prompt = [i % VOCAB_SIZE for i in range(200)]
     answer = ask(engine, prompt, params(5), "long")
