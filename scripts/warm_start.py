@@ -60,12 +60,11 @@ def make_model(tokenizer: Tokenizer, seed: int) -> Qwen3ForCausalLM:
         head_dim=32,
         intermediate_size=384,
         max_position_embeddings=CONTEXT_TOKENS,
-        rope_theta=10000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.token_to_id(TURN_END),
         pad_token_id=tokenizer.token_to_id(END_OF_TEXT),
-        attn_implementation="sdpa",
     )
     return Qwen3ForCausalLM(config)
 
@@ -134,7 +133,7 @@ def train(
 def save_policy(model: Qwen3ForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
     """Write the folder: bfloat16 weights, plain config, tokenizer with chat template."""
     out.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(out, safe_serialization=True)
+    model.bfloat16().save_pretrained(out, safe_serialization=True)
     (out / "model.safetensors").chmod(0o644)
     save_tokenizer(tokenizer, out)
     path = out / "generation_config.json"

@@ -7,7 +7,7 @@ local gyre = import 'gyre.libsonnet';
   wire: 'openai_chat',
   tool_parser: 'qwen3_coder',
   files: [gyre.folder(std.thisFile) + 'mini/mini.py'],
-  options:: ['--max-calls', '8', '--max-tokens', '80', '--compact-tokens', '200'],
+  options:: ['--max-calls', '8', '--max-tokens', '80', '--compact-tokens', '110'],
   command: ['{python}', '-I', '-S', '{harness_dir}/mini.py'] + self.options + ['{instruction}'],
   env: { OPENAI_BASE_URL: '{base_url}', OPENAI_API_KEY: '{key}', OPENAI_MODEL: '{model}' },
   deadline_s: 60,
