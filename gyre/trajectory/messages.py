@@ -36,6 +36,8 @@ class Message:
     """Calls of an assistant message, in its order."""
     tool_call_id: str = ""
     """Of a tool result: the id of the call that it answers."""
+    parts: tuple[str, ...] = ()
+    """The blocks of `text` where a wire had several; empty: one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
-"""Fingerprints of message paths: finds the node at the end of a path in a few microseconds, however long the path.
+"""Paths of messages by their end: finds the nodes whose path is a given history, without walking the tree.
 
-A fingerprint is a multilinear hash modulo 2^64 over the hashes of the path's message digests, so that a child's follows from its
-parent's and the increment alone, and a whole history is one product of arrays. Digests are cryptographic already; two paths of
-equal length meet by accident with probability 2^-60 or so. Fingerprints live in memory only: Python salts its string hashes.
+Nodes of one lineage share a *spine*, the list of all its message digests; a node knows where on it its path ends. So a child costs
+its increment, a fork one copy of references, and asking whether a history is a node's path is one comparison of two lists.
 """
 
 from __future__ import annotations
@@ -10,59 +9,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 
-_MODULUS = 1 << 64
-_MULTIPLIER_KEY = 20_931
-"""Any fixed key: the multipliers only have to look random."""
+class _Place(NamedTuple):
+    """A node's path: the first `end` digests of a spine."""
 
-
-class PathPrint(NamedTuple):
-    """Fingerprint of a path of messages."""
-
-    num_messages: int
-    value: int
-
-
-EMPTY_PATH = PathPrint(0, 0)
+    spine: list[str]
+    end: int
 
 
 class PathIndex:
-    """Nodes by the fingerprint of their path.
+    """Nodes by their path; they are added in the order of their ids, from 0.
 
     >>> index = PathIndex()
-    >>> first = index.extend(EMPTY_PATH, ["sys", "user", "answer"])
-    >>> index.add(first, 0)
-    >>> index.extend(EMPTY_PATH, ["sys", "user"]) == index.extend(EMPTY_PATH, ["user", "sys"])
-    False
-    >>> index.find(index.extend(index.extend(EMPTY_PATH, ["sys", "user"]), ["answer"]))
+    >>> index.add(None, ["sys", "user", "answer"])
+    >>> index.add(0, ["tool", "done"])
+    >>> index.find(["sys", "user", "answer", "tool", "done"], 5), index.find(["sys", "other", "answer"], 3)
+    ([1], [])
+    >>> index.add_form(0, "answer in other words")
+    >>> index.find(["sys", "user", "answer in other words", "tool"], 3)
     [0]
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[PathPrint, list[int]] = {}
-        self._multipliers = _make_multipliers(256)
+        self._places: list[_Place] = []
+        self._ending: dict[tuple[str, int], list[int]] = {}
 
-    def extend(self, path: PathPrint, digests: Sequence[str]) -> PathPrint:
-        """Fingerprint of a path that goes on with `digests`."""
-        end = path.num_messages + len(digests)
-        if end > len(self._multipliers):
-            self._multipliers = _make_multipliers(2 * end)
-        hashes = np.fromiter(map(hash, digests), dtype=np.int64, count=len(digests)).view(np.uint64)
-        added = int((hashes * self._multipliers[path.num_messages : end]).sum())
-        return PathPrint(end, (path.value + added) % _MODULUS)
+    def add(self, parent: int | None, increment: Sequence[str]) -> None:
+        """Append the next node, whose path is its parent's and the increment; its answer ends the increment."""
+        spine, end = ([], 0) if parent is None else self._places[parent]
+        if len(spine) != end:
+            spine = spine[:end]  # a fork: another child of the parent went on along the old one
+        spine.extend(increment)
+        self._places.append(_Place(spine, len(spine)))
+        self.add_form(len(self._places) - 1, increment[-1])
 
-    def add(self, path: PathPrint, node_id: int) -> None:
-        """Say that a node ends this path."""
-        self._nodes.setdefault(path, []).append(node_id)
+    def add_form(self, node_id: int, answer: str) -> None:
+        """Say that a node's path may end with this form of its answer."""
+        self._ending.setdefault((answer, self._places[node_id].end), []).append(node_id)
 
-    def find(self, path: PathPrint) -> list[int]:
-        """Nodes that end this path, in the order they were added."""
-        return list(self._nodes.get(path, ()))
-
-
-def _make_multipliers(count: int) -> NDArray[np.uint64]:
-    """The first `count` multipliers, one per position; odd, so that none of them loses a bit."""
-    rng = np.random.Generator(np.random.Philox(key=_MULTIPLIER_KEY))
-    return rng.integers(_MODULUS, size=count, dtype=np.uint64) | np.uint64(1)
+    def find(self, history: list[str], end: int) -> list[int]:
+        """Nodes whose path is the first `end` messages of a history, in the order they were added."""
+        found = self._ending.get((history[end - 1], end))
+        if found is None:
+            return []
+        past = history[: end - 1]
+        return [node for node in found if self._places[node].spine[: end - 1] == past]

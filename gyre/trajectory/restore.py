@@ -7,6 +7,7 @@ reduces each message to what identifies it, so that no reformatting shows:
 - a tool call with an id of ours is known by that id alone; an unknown one by its name and canonical arguments (key order,
   spaces, escapes and number formats do not matter);
 - an assistant's text is known by its non-space characters, its thinking not at all (harnesses drop, move and trim them);
+- an answer that showed nothing may be missing, with what the harness says of it glued to the message before it;
 - null, missing and empty content are the same; outer space and carriage returns of other texts are ignored.
 
 What remains different was really changed by the harness and is new content. Nothing here is rendered for the model except the
@@ -36,6 +37,7 @@ class ToolCallCache:
 
     def __init__(self) -> None:
         self._calls: dict[str, ToolCall] = {}
+        self._unanswered: set[str] = set()
 
     def __contains__(self, call_id: str) -> bool:
         return call_id in self._calls
@@ -45,6 +47,28 @@ class ToolCallCache:
         for call in calls:
             if call.id:
                 self._calls.setdefault(call.id, call)
+
+    def remember_unanswered(self, message: Message) -> None:
+        """Keep a request's last message whose answer showed nothing: a harness drops the answer and adds blocks to this message."""
+        if message.role == "user":
+            self._unanswered.add(_digest(_text(message)))
+
+    def split(self, message: Message) -> list[Message]:
+        """The message as one or more: cut behind each beginning that got an answer which the harness dropped.
+
+        The restored conversation then holds the dropped answer's place between the two.
+        """
+        parts = list(message.parts)
+        if message.role != "user" or len(parts) < 2 or not self._unanswered:
+            return [message]
+        found: list[Message] = []
+        start = 0
+        for end in range(1, len(parts)):
+            head = _of_parts(message, parts[start:end])
+            if _digest(_text(head)) in self._unanswered:
+                found.append(head)
+                start = end
+        return [*found, _of_parts(message, parts[start:])]
 
     def restore(self, message: Message) -> Message:
         """The message with the original payload of every call whose id is known."""
@@ -56,10 +80,10 @@ class ToolCallCache:
 def restore_history(messages: Sequence[Message], cache: ToolCallCache) -> list[Message]:
     """Put back original payloads, and parallel tool results into the order of their calls.
 
-    The result has as many messages as the input and is what is matched and rendered. Results of calls that the preceding
-    assistant message did not make keep their place behind the others.
+    A message that swallowed a dropped answer's follow-up is two again. The result is what is matched and rendered. Results of
+    calls that the preceding assistant message did not make keep their place behind the others.
     """
-    restored = [cache.restore(message) for message in messages]
+    restored = [part for message in messages for part in cache.split(cache.restore(message))]
     start = 0
     while start < len(restored):
         if restored[start].role != "tool":
@@ -133,6 +157,10 @@ def _canonical(value: object) -> object:
     if isinstance(value, list):
         return [_canonical(item) for item in cast(list[object], value)]
     return value
+
+
+def _of_parts(message: Message, parts: Sequence[str]) -> Message:
+    return replace(message, text="\n".join(parts), parts=tuple(parts) if len(parts) > 1 else ())
 
 
 def _role(message: Message) -> str:

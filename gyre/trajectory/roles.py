@@ -59,13 +59,14 @@ class RequestFacts:
         fields: Mapping[str, object],
         has_tools: bool,
         has_forced_tool: bool = False,
+        server_note: str = "",
     ) -> RequestFacts:
-        """Gather the facts of a translated request."""
+        """Gather the facts of a translated request; a note to the server counts as text of the system messages' end."""
         users = [message.text for message in messages if message.role == "user"]
         return cls(
             headers={name.lower(): value for name, value in headers.items()},
             fields=fields,
-            system_text="\n".join(m.text for m in takewhile(_is_system, messages)),
+            system_text="\n".join([*(m.text for m in takewhile(_is_system, messages)), *([server_note] if server_note else [])]),
             first_user_text=users[0] if users else "",
             last_user_text=users[-1] if users else "",
             has_tools=has_tools,

@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from gyre.records import load_schema
 from gyre.trajectory.columns import list_column, list_values, span_column
 from gyre.trajectory.node import Node, Span, check_node
-from gyre.trajectory.path_index import EMPTY_PATH, PathIndex, PathPrint
+from gyre.trajectory.path_index import PathIndex
 
 
 class Match(NamedTuple):
@@ -55,7 +55,6 @@ class TrajectoryTree:
         self.num_tokens = 0
         """Tokens held in memory, over all nodes."""
         self._children: dict[int | None, list[int]] = {None: []}
-        self._paths: list[PathPrint] = []
         self._path_index = PathIndex()
         self._answers: set[str] = set()
         self._answer_forms: list[set[str]] = []
@@ -117,13 +116,11 @@ class TrajectoryTree:
 
     def alias(self, node_id: int, digest: str) -> None:
         """Accept `digest` as another form of a node's answer, where a wire echoes it differently from how it was given."""
-        node = self.nodes[node_id]
         if digest in self._answer_forms[node_id]:
             return
         self._answer_forms[node_id].add(digest)
         self._answers.add(digest)
-        path = self._path_index.extend(self._path_of(node.parent_node_id), (*node.message_digests[:-1], digest))
-        self._path_index.add(path, node_id)
+        self._path_index.add_form(node_id, digest)
 
     def _index(self, node: Node, *, is_blank: bool) -> None:
         answer = node.message_digests[-1]
@@ -131,9 +128,7 @@ class TrajectoryTree:
         self.num_tokens += len(node.input_parts[-1]) + len(node.output_ids)
         self._eldest.setdefault((node.parent_node_id, node.message_digests[0]), node.node_id)
         self._children.setdefault(node.parent_node_id, []).append(node.node_id)
-        # A child's fingerprint is its parent's and the increment's, so adding costs the increment, not the path.
-        self._paths.append(self._path_index.extend(self._path_of(node.parent_node_id), node.message_digests))
-        self._path_index.add(self._paths[-1], node.node_id)
+        self._path_index.add(node.parent_node_id, node.message_digests)
         self._answers.add(answer)
         self._answer_forms.append({answer})
         if is_blank:
@@ -150,18 +145,15 @@ class TrajectoryTree:
         end = int(differs[0]) if differs.size else length
         return (held[:end], input_ids[end:].copy()) if end else (input_ids,)
 
-    def _path_of(self, node_id: int | None) -> PathPrint:
-        return EMPTY_PATH if node_id is None else self._paths[node_id]
-
     # ---------------------------------------------------------------- matching
 
     def match(self, digests: Sequence[str]) -> Match:
         """Find the longest stored path that is a whole prefix of a request's message digests.
 
-        A path ends with an answer, so the last known answer in the history is tried first, by its path's fingerprint;
+        A path ends with an answer, so the last known answer in the history is tried first, by the paths that end there;
         only a history that was changed before that point, or uses another form of an answer, is walked from the root.
         """
-        listed = list(digests)
+        listed = digests if isinstance(digests, list) else list(digests)
         nodes, end = self._nodes_by_path(listed) or self._walk([None], 0, listed)
         if self._skippable:
             # No digest ends a path whose answer the harness left out: look below what was found.
@@ -171,8 +163,8 @@ class TrajectoryTree:
     def _nodes_by_path(self, digests: list[str]) -> tuple[list[int | None], int] | None:
         for end in range(len(digests), 0, -1):
             if digests[end - 1] in self._answers:
-                nodes = self._path_index.find(self._path_index.extend(EMPTY_PATH, digests[:end]))
-                return (list(nodes), end) if nodes else None
+                nodes = self._path_index.find(digests, end)
+                return ([*nodes], end) if nodes else None
         return None
 
     def _walk(self, starts: list[int | None], start_end: int, digests: list[str]) -> tuple[list[int | None], int]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from trajectory_toys import add_node, trees
 
 from gyre.records import load_schema
-from gyre.trajectory.path_index import EMPTY_PATH, PathIndex
+from gyre.trajectory.path_index import PathIndex
 from gyre.trajectory.tree import Match, TrajectoryTree
 
 FIELDS = {"role": "main", "finish_reason": "stop", "started_at_s": 0.0, "finished_at_s": 1.0}
@@ -195,12 +195,15 @@ def test_adding_costs_the_increment_not_the_path() -> None:
     assert len(tree.context(parent)) == 1000
 
 
-def test_a_history_longer_than_any_before_is_found_by_its_fingerprint() -> None:
+def test_paths_that_fork_do_not_see_each_others_ends() -> None:
     index = PathIndex()
-    digests = [f"message {number}" for number in range(1000)]
-    short = index.extend(EMPTY_PATH, digests[:200])
-    index.add(short, 0)
-    long = index.extend(short, digests[200:])
-    assert index.find(index.extend(EMPTY_PATH, digests[:200])) == [0]
-    assert long == index.extend(index.extend(EMPTY_PATH, digests[:7]), digests[7:])
-    assert index.find(long) == []
+    trunk = [f"message {number}" for number in range(1000)]
+    index.add(None, trunk)
+    index.add(0, ["a", "answer"])
+    index.add(0, ["b", "answer"])
+    index.add(1, ["c", "answer"])
+    assert index.find([*trunk, "a", "answer", "more"], 1002) == [1]
+    assert index.find([*trunk, "b", "answer"], 1002) == [2]
+    assert index.find([*trunk, "a", "answer", "c", "answer"], 1004) == [3]
+    assert index.find([*trunk, "b", "answer", "c", "answer"], 1004) == []
+    assert index.find(trunk, 999) == []
