@@ -8,7 +8,8 @@ Every error that a person may see is one of these; the command line turns them i
     ├── RunError             exit 1: a run failed or a check does not hold; resumable where it was running
     │   ├── EngineError      a rollout engine did not answer, or answered nonsense
     │   ├── TransferError    weights did not arrive; the version was not raised
-    │   └── StoreError       a table of the run could not be written or read
+    │   ├── StoreError       a table of the run could not be written or read
+    │   └── SimulationError  a simulated run cannot go on; names who waits for what
     └── RecordError          one record is bad: it is quarantined with its reason and the run goes on
 """
 
@@ -65,6 +66,10 @@ class TransferError(RunError):
 
 class StoreError(RunError):
     """A table of the run could not be written or read."""
+
+
+class SimulationError(RunError):
+    """A simulated run cannot go on. Names who waits for what."""
 
 
 @dataclass(slots=True)
