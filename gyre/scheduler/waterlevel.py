@@ -15,6 +15,7 @@ from gyre.scheduler.config import SchedulerConfig, cell_engine, standalone_engin
 Role = Literal["rollout", "leaving", "training", "returning", "lost"]
 CORE = 0
 """The core cell: sole owner of the authoritative weights and the optimizer."""
+_OUT = ("leaving", "training")
 
 
 class CellOrder:
@@ -39,7 +40,7 @@ class CellOrder:
 
     def is_out(self, cell: int) -> bool:
         """True while a cell trains or is on its way to."""
-        return self.roles[cell] in ("leaving", "training")
+        return self.roles[cell] in _OUT
 
     @property
     def next_cell(self) -> int | None:
@@ -58,15 +59,22 @@ class CellOrder:
 
     def capacity_after(self, leaving: Collection[int]) -> int:
         """C once these cells have left as well; C(m + 1) where the cells that are out are the first m."""
-        return self._places_without({*leaving, *(cell for cell in range(len(self.roles)) if self.is_out(cell))})
+        return self._places_without({*leaving, *(cell for cell, role in enumerate(self.roles) if role in _OUT)})
 
     def _places_without(self, out: Collection[int]) -> int:
-        cells = sum(
-            capacity
-            for cell, capacity in enumerate(self._capacities)
-            if self.roles[cell] != "lost" and cell not in out and cell_engine(cell) not in self.down
-        )
-        return cells + sum(c for name, c in self._standalone.items() if name not in self.down)
+        places = sum(self._standalone.values())
+        for cell, capacity in enumerate(self._capacities):
+            if cell not in out and self.roles[cell] != "lost":
+                places += capacity
+        return places - self._places_down(out)
+
+    def _places_down(self, out: Collection[int]) -> int:
+        """Places of engines that do not answer, as far as they would count."""
+        if not self.down:
+            return 0
+        counted = (cell for cell, role in enumerate(self.roles) if cell not in out and role != "lost")
+        cells = (self._capacities[cell] for cell in counted if cell_engine(cell) in self.down)
+        return sum(cells) + sum(c for name, c in self._standalone.items() if name in self.down)
 
     @property
     def can_ever_serve(self) -> bool:
