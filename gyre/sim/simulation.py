@@ -119,7 +119,6 @@ class Simulation:
         self._after_event()
 
     def _after_event(self) -> None:
-        self.journal.set_waterlevel(self.scheduler.waterlevel, now_s=self.clock.now_s)
         if self.setting.workload.contention:
             self._share_machine()
         self.rollout.appoint()
@@ -131,6 +130,7 @@ class Simulation:
         now_s = self.clock.now_s
         self.journal.note(event.__name__, args[0] if args else "", now_s)
         self._perform(event(*args, **kwargs, now_s=now_s))
+        self.journal.set_waterlevel(self.scheduler.waterlevel, now_s=now_s)
 
     def _perform(self, decisions: tuple[d.Decision, ...]) -> None:
         for decision in decisions:
