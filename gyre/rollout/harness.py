@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from gyre.rollout.profile import HarnessProfile
 from gyre.rollout.sandbox import Bind, Sandbox
+from gyre.rollout.wires.registry import WIRES
 
 BUILD_FILES = ("Dockerfile", ".dockerignore", "docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 """Of `environment/`: they say how an image is built and are not part of the work directory."""
@@ -121,7 +122,7 @@ class HarnessRunner:
             "instruction_file": f"{inside['home']}/instruction.md",
             "model": self._model,
             "proxy_url": f"{proxy_url}/x/{key}",
-            "base_url": f"{proxy_url}/x/{key}" + ("" if profile.wire == "anthropic" else "/v1"),
+            "base_url": f"{proxy_url}/x/{key}{WIRES[profile.wire].base_path}",
             "key": key,
             "workspace": inside["app"],
             "harness_dir": inside["harness"],

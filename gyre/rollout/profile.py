@@ -23,9 +23,8 @@ from typing import Any
 import typeguard
 
 from gyre.errors import Problem, SpecError
+from gyre.rollout.wires.registry import WIRES
 from gyre.trajectory.roles import find_rule_problems
-
-WIRES = ("openai_chat", "openai_responses", "anthropic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

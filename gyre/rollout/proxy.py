@@ -1,11 +1,11 @@
 """The proxy: harnesses talk to it as to a model's public API; every call is recorded and attached to its execution's tree.
 
 An execution is known by an unguessable key, given as API key or as path prefix (`/x/KEY/v1/…`); a wrong, foreign or expired one
-gets 401 and sees nothing. Answers stream while they are generated; the last event waits until the record is durable. A broken
-answer is never ended cleanly: an error before the first byte is the wire's own error body, after it the connection is cut.
+gets 401 and sees nothing. Which paths there are is said by the registered wires; each request is translated by its own.
 
 Fed by the harnesses (HTTP) and by `harness_proxy`, which opens and closes executions; eaten by the store (`on_call`) and by
-`tree_select`, which reads the frozen trees and drops them. Knows HTTP only: what a call is is in `session`.
+`tree_select`, which reads the frozen trees and drops them. Knows HTTP only: what a call is is in `session`, how its answer reaches
+a client in `delivery`.
 """
 
 from __future__ import annotations
@@ -14,29 +14,26 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 from aiohttp import web
 
 from gyre.rollout.answers import AnswerReader
+from gyre.rollout.delivery import PING_S, deliver, error_response, json_response
 from gyre.rollout.generation import EngineCaller, Routes, SamplingRules
 from gyre.rollout.renderer import Renderer
-from gyre.rollout.session import Call, CallServices, OnCall, Session
-from gyre.rollout.wires import openai_chat
-from gyre.rollout.wires.neutral import Answer, WireError, bad_request, not_authorized
+from gyre.rollout.session import CallServices, OnCall, Session
+from gyre.rollout.wires.neutral import ChatRequest, WireError, bad_request, not_authorized
+from gyre.rollout.wires.registry import WIRES, find_wire
+from gyre.rollout.wires.wire import TokenCount, Wire
 from gyre.trajectory.roles import RoleRules
 
 MAX_BODY_BYTES = 256 << 20
 """A history of a million tokens is a few megabytes; anything beyond this is a mistake."""
-
-PING_S = 10.0
-"""Silence after which a stream gets a comment; clients give up after minutes, some balancers after 30 s."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Proxy:
@@ -58,6 +55,7 @@ class Proxy:
         model_names: tuple[str, ...] = ("policy",),
         clock: Callable[[], float] = time.time,
         engine_give_up_s: float = 600.0,
+        ping_s: float = PING_S,
     ) -> None:
         """Prepare; `start` opens the port.
 
@@ -70,7 +68,9 @@ class Proxy:
             model_names: what `/v1/models` lists; every name a client sends means the policy.
             clock: seconds since the epoch.
             engine_give_up_s: how long failing engines are asked again before the harness gets an error.
+            ping_s: silence after which a streamed answer shows that it is alive.
         """
+        self._ping_s = ping_s
         self._on_call = on_call
         self._failure: Exception | None = None
         self._has_failed = asyncio.Event()
@@ -95,8 +95,7 @@ class Proxy:
         """Open the port and return the address, `http://host:port`."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for prefix in ("", "/x/{key}"):
-            app.router.add_post(f"{prefix}/v1/chat/completions", self._chat)
-            app.router.add_get(f"{prefix}/v1/models", self._models)
+            app.router.add_routes(self._routes(prefix))
         # A client that goes away cancels its handler at once, so that a retry is told from a second sample.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -170,111 +169,73 @@ class Proxy:
 
     # ------------------------------------------------------------ HTTP
 
-    async def _models(self, request: web.Request) -> web.StreamResponse:
-        try:
-            self._session_of(request)
-        except WireError as error:
-            return _json_response(error.status, openai_chat.render_error(error))
-        return _json_response(200, openai_chat.render_models(self._model_names))
+    def _routes(self, prefix: str) -> Iterator[web.RouteDef]:
+        for wire in WIRES.values():
+            yield web.post(prefix + wire.path, partial(self._answer, wire))
+            if wire.count is not None:
+                yield web.post(prefix + wire.count.path, partial(self._count, wire, wire.count))
+        yield web.get(f"{prefix}/v1/models", self._models)
+        yield web.get(f"{prefix}/v1/models/{{model}}", self._model)
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        wire = openai_chat
+    async def _answer(self, wire: Wire, http: web.Request) -> web.StreamResponse:
         try:
-            session = self._session_of(request)
-            body = await _read_body(request)
-            parsed = wire.parse_request(body)
-            call = session.submit(parsed, headers=request.headers, body=body, transport_fields=wire.TRANSPORT_FIELDS)
+            session, body, request = await self._read(wire, http)
+            call = session.submit(request, headers=http.headers, body=body, transport_fields=wire.transport_fields)
         except WireError as error:
-            return _json_response(error.status, wire.render_error(error))
-        with call.connected():
-            if parsed.is_streamed:
-                return await _send_events(request, call, _event_writer(call, parsed.model, parsed.wants_usage), wire)
-            return await _send_body(request, call, wire)
+            return error_response(error, wire)
+        return await deliver(http, call, request, wire, ping_s=self._ping_s)
 
-    def _session_of(self, request: web.Request) -> Session:
-        session = self._by_key.get(_key_of(request))
+    async def _count(self, wire: Wire, count: TokenCount, http: web.Request) -> web.StreamResponse:
+        try:
+            session, _, request = await self._read(wire, http)
+            return json_response(200, count.render(session.count_tokens(request)))
+        except WireError as error:
+            return error_response(error, wire)
+
+    async def _models(self, http: web.Request) -> web.StreamResponse:
+        wire = find_wire(http.headers)
+        try:
+            self._session_of(http)
+        except WireError as error:
+            return error_response(error, wire)
+        return json_response(200, wire.render_models(self._model_names))
+
+    async def _model(self, http: web.Request) -> web.StreamResponse:
+        """One model: whatever its name, it is the policy."""
+        wire = find_wire(http.headers)
+        try:
+            self._session_of(http)
+        except WireError as error:
+            return error_response(error, wire)
+        return json_response(200, wire.render_models([http.match_info["model"]])["data"][0])
+
+    async def _read(self, wire: Wire, http: web.Request) -> tuple[Session, Mapping[str, Any], ChatRequest]:
+        """Who asks, the body, and what it means."""
+        session = self._session_of(http)
+        body = await _read_body(http)
+        return session, body, wire.parse_request(body)
+
+    def _session_of(self, http: web.Request) -> Session:
+        session = self._by_key.get(_key_of(http))
         if session is None:
             raise not_authorized()
         return session
 
 
-def _key_of(request: web.Request) -> str:
+def _key_of(http: web.Request) -> str:
     """The execution's key: the path prefix, else the API key in one of the places where clients put it."""
-    if "key" in request.match_info:
-        return request.match_info["key"]
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    if "key" in http.match_info:
+        return http.match_info["key"]
+    scheme, _, token = http.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else http.headers.get("x-api-key", "")
 
 
-async def _read_body(request: web.Request) -> Any:
+async def _read_body(http: web.Request) -> Any:
     try:
-        raw = await request.read()
+        raw = await http.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise WireError(413, "invalid_request", "the body is larger than the proxy reads") from error
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
-
-
-def _json_response(status: int, body: Mapping[str, Any]) -> web.Response:
-    return web.Response(status=status, body=json.dumps(body).encode(), content_type="application/json")
-
-
-async def _send_body(request: web.Request, call: Call, wire: ModuleType) -> web.StreamResponse:
-    await call.wait_done()
-    if call.answer is None:
-        assert call.error is not None
-        return _json_response(call.error.status, wire.render_error(call.error))
-    response = _json_response(200, wire.render_response(call.answer))
-    await response.prepare(request)
-    await response.write_eof()
-    call.is_delivered |= _is_connected(request)
-    return response
-
-
-async def _send_events(request: web.Request, call: Call, events: openai_chat.EventWriter, wire: ModuleType) -> web.StreamResponse:
-    num_sent = 0
-    # A failure before the first byte can still be the wire's own error body.
-    await call.wait_news(num_sent, PING_S)
-    if call.error is not None:
-        return _json_response(call.error.status, wire.render_error(call.error))
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await response.prepare(request)
-    await response.write(events.start())
-    while True:
-        pieces, answer, error = call.pieces[num_sent:], call.answer, call.error
-        num_sent += len(pieces)
-        if error is not None:
-            _cut(request)
-            return response
-        if answer is not None:
-            await response.write(_last_events(events, pieces, answer))
-            await response.write_eof()
-            call.is_delivered |= _is_connected(request)
-            return response
-        if pieces:
-            await response.write(b"".join(events.text(piece) for piece in pieces))
-        if not await call.wait_news(num_sent, PING_S):
-            await response.write(events.PING)
-
-
-def _last_events(events: openai_chat.EventWriter, pieces: list[str], answer: Answer) -> bytes:
-    reasoning = answer.message.reasoning
-    head = events.text(reasoning, is_reasoning=True) if reasoning else b""
-    return head + b"".join(events.text(piece) for piece in pieces) + events.finish(answer)
-
-
-def _event_writer(call: Call, model: str, wants_usage: bool) -> openai_chat.EventWriter:
-    answer_id = f"{secrets.token_hex(12)}"
-    return openai_chat.EventWriter(answer_id=answer_id, model=model, created_at_s=call.started_at_s, wants_usage=wants_usage)
-
-
-def _is_connected(request: web.Request) -> bool:
-    return request.transport is not None and not request.transport.is_closing()
-
-
-def _cut(request: web.Request) -> None:
-    """Break the connection, so that no client takes half an answer for a whole one."""
-    if request.transport is not None:
-        request.transport.abort()

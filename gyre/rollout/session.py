@@ -62,6 +62,8 @@ class Call:
         self.started_at_s = started_at_s
         self.pieces: list[str] = []
         """Visible text in the order it was sampled."""
+        self.num_prompt_tokens = 0
+        """Tokens of the context; 0 until it is encoded."""
         self.answer: Answer | None = None
         """Set once the record is durable."""
         self.error: WireError | None = None
@@ -143,6 +145,7 @@ class Session:
             fields=body,
             has_tools=bool(request.tools),
             has_forced_tool=request.has_forced_tool,
+            server_note=request.server_note,
         )
         call = Call(request, role=self._roles.classify(facts), started_at_s=self._services.clock())
         self._latest[key] = call
@@ -181,17 +184,18 @@ class Session:
 
     async def _answer(self, call: Call) -> Answer:
         services, request = self._services, call.request
-        history = restore_history(request.messages, self._cache)
-        digests = history_digests(history, self._cache, tools=request.tools)
-        match = self.tree.match(digests)
+        history, digests, match = self._locate(request)
         increment, context = self._encode(history, match, request)
+        call.num_prompt_tokens = len(context)
         sampling = self._sampling(request, len(context))
         self._num_requests += 1
         progress = _Progress(call, services) if request.is_streamed else None
         generation = await services.caller.generate(self.tree.execution_id, context, sampling, on_progress=progress)
-        message = self._read(generation, request)
+        message, stop_string = self._read(generation, request)
         call.is_committing = True
         node_id = self._record(call, match, digests, increment, generation, message, sampling)
+        if is_blank(message):
+            self._cache.remember_unanswered(history[-1])
         await services.on_call(call_row(self.tree, node_id))
         if request.is_streamed:
             _add_rest(call, message.text)
@@ -203,8 +207,26 @@ class Session:
             completion_tokens=len(generation.output_ids),
             cached_tokens=generation.cached_tokens,
             created_at_s=call.started_at_s,
-            model=request.model,
+            stop_string=stop_string,
         )
+
+    def count_tokens(self, request: ChatRequest) -> int:
+        """Tokens that the request's context would have.
+
+        Raises:
+            WireError: the model's template cannot render it.
+        """
+        history, _, match = self._locate(request)
+        try:
+            return len(self._encode(history, match, request)[1])
+        except TemplateRefusedError as error:
+            raise bad_request(str(error), param="messages") from error
+
+    def _locate(self, request: ChatRequest) -> tuple[list[Message], list[str], Match]:
+        """The restored history, its digests, and where it attaches."""
+        history = restore_history(request.messages, self._cache)
+        digests = history_digests(history, self._cache, tools=request.tools)
+        return history, digests, self.tree.match(digests)
 
     def _encode(self, history: Sequence[Message], match: Match, request: ChatRequest) -> tuple[list[int], Any]:
         """Tokens of the increment, and the whole context."""
@@ -230,12 +252,13 @@ class Session:
             sampling_seed=rules.seed_of(self.tree.execution_id, self.tree.attempt, self._num_requests),
         )
 
-    def _read(self, generation: Generation, request: ChatRequest) -> Message:
+    def _read(self, generation: Generation, request: ChatRequest) -> tuple[Message, str | None]:
+        """The answer's message, and the client's stop string that ended it."""
         text = self._services.renderer.answer_text(generation.output_ids)
-        for stop in request.stop:
-            text = text.split(stop, 1)[0]
-        answer = self._services.reader.read(text, request.tools, is_cut=generation.finish_reason == "length")
-        return answer.to_message(self._ids)
+        places = [(place, stop) for stop in request.stop if (place := text.find(stop)) >= 0]
+        place, stop_string = min(places, default=(len(text), None))
+        answer = self._services.reader.read(text[:place], request.tools, is_cut=generation.finish_reason == "length")
+        return answer.to_message(self._ids), stop_string
 
     def _record(
         self,
@@ -310,7 +333,7 @@ class _Progress:
 
 
 def _add_rest(call: Call, text: str) -> None:
-    """Append what was held back of the final text."""
+    """Append what was held back of the final text; nothing but space in front of tool calls is left out."""
     sent = "".join(call.pieces)
     if text.startswith(sent) and len(text) > len(sent):
         call.pieces.append(text[len(sent) :])

@@ -54,6 +54,10 @@ class ChatRequest:
     """Tools that the model may call."""
     model: str = ""
     """Name the client gave; every name means the run's policy."""
+    server_note: str = ""
+    """What the client's system field says to the server and not to the model; seen by role rules."""
+    shows_reasoning: bool = True
+    """Whether the client reads thinking."""
     has_forced_tool: bool = False
     """Whether the client insists on a tool call; recorded and seen by role rules, never enforced on the sampling."""
     is_streamed: bool = False
@@ -86,5 +90,5 @@ class Answer:
     """Tokens of the context that the engine had."""
     created_at_s: float
     """Seconds since the epoch."""
-    model: str
-    """Name that the client gave."""
+    stop_string: str | None = None
+    """The client's stop string that ended the answer, if one did."""

@@ -8,10 +8,11 @@ recorded: the run decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request
+from gyre.rollout.wires.wire import Wire
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
 
 ROLES: Mapping[str, str] = {
@@ -28,9 +29,6 @@ ASKED = (
     "stop",
 )  # fmt: skip
 """Body fields that are recorded with the call."""
-
-TRANSPORT_FIELDS = frozenset({"stream", "stream_options"})
-"""Body fields that do not change what is asked for: a resend without streaming is the same call."""
 
 ERROR_TYPES: Mapping[str, str] = {"invalid_api_key": "authentication_error", "server_error": "server_error"}
 """Kinds of `WireError` whose `type` is not `invalid_request_error`."""
@@ -70,12 +68,14 @@ def _parse_message(item: Any, place: str) -> Message:
     if not isinstance(role, str) or role not in ROLES:
         raise bad_request(f"{place}.role must be one of {', '.join(ROLES)}", param=f"{place}.role")
     call_id = item.get("tool_call_id")
+    texts = _parse_content(item.get("content"), f"{place}.content")
     return Message(
         role=ROLES[role],
-        text=_parse_content(item.get("content"), f"{place}.content"),
+        text="\n".join(texts),
         reasoning=_first_text(item, ("reasoning_content", "reasoning")) if role == "assistant" else "",
         tool_calls=_parse_tool_calls(item.get("tool_calls"), f"{place}.tool_calls") if role == "assistant" else (),
         tool_call_id=call_id if isinstance(call_id, str) and ROLES[role] == "tool" else "",
+        parts=tuple(texts) if len(texts) > 1 and role == "user" else (),
     )
 
 
@@ -83,11 +83,11 @@ def _first_text(item: Mapping[str, Any], names: tuple[str, ...]) -> str:
     return next((item[name] for name in names if isinstance(item.get(name), str)), "")
 
 
-def _parse_content(content: Any, place: str) -> str:
+def _parse_content(content: Any, place: str) -> list[str]:
     if content is None:
-        return ""
+        return []
     if isinstance(content, str):
-        return content
+        return [content]
     if not isinstance(content, list):
         raise bad_request(f"{place} must be a string, a list of parts or null", param=place)
     texts: list[str] = []
@@ -100,7 +100,7 @@ def _parse_content(content: Any, place: str) -> str:
         if kind not in ("text", "refusal", "input_text", "output_text") or not isinstance(text, str):
             raise bad_request(f"{place}[{index}] is not text; this model reads text only", param=f"{place}[{index}]")
         texts.append(text)
-    return "\n".join(texts)
+    return texts
 
 
 def _parse_tool_calls(calls: Any, place: str) -> tuple[ToolCall, ...]:
@@ -161,7 +161,7 @@ def _parse_stop(stop: Any) -> tuple[str, ...]:
     return tuple(text for text in listed if text)
 
 
-def render_response(answer: Answer) -> dict[str, Any]:
+def render_response(answer: Answer, request: ChatRequest) -> dict[str, Any]:
     """The body of an answer that is not streamed."""
     message = answer.message
     body: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.tool_calls else "")}
@@ -170,7 +170,10 @@ def render_response(answer: Answer) -> dict[str, Any]:
     if message.tool_calls:
         body["tool_calls"] = [_render_call(call) for call in message.tool_calls]
     return {
-        **_head(answer, "chat.completion"),
+        "id": f"chatcmpl-{answer.answer_id}",
+        "object": "chat.completion",
+        "created": int(answer.created_at_s),
+        "model": request.model,
         "choices": [{"index": 0, "message": body, "logprobs": None, "finish_reason": _finish(answer)}],
         "usage": _usage(answer),
     }
@@ -183,16 +186,18 @@ def render_error(error: WireError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
 
 
-def render_models(names: list[str]) -> dict[str, Any]:
+def render_models(names: Sequence[str]) -> dict[str, Any]:
     """The body of `/v1/models`."""
     return {"object": "list", "data": [{"id": n, "object": "model", "created": 0, "owned_by": "gyre"} for n in names]}
 
 
+def open_events(request: ChatRequest, *, answer_id: str, created_at_s: float, prompt_tokens: int) -> EventWriter:
+    """A writer for one streamed answer."""
+    return EventWriter(answer_id=answer_id, model=request.model, created_at_s=created_at_s, wants_usage=request.wants_usage)
+
+
 class EventWriter:
     """The events of one streamed answer, in the least sequence that clients accept: role, text deltas, calls, finish, usage."""
-
-    PING = b": ping\n\n"
-    """A comment: clients skip it, connections stay open."""
 
     def __init__(self, *, answer_id: str, model: str, created_at_s: float, wants_usage: bool) -> None:
         self._head = {
@@ -210,6 +215,10 @@ class EventWriter:
     def text(self, text: str, *, is_reasoning: bool = False) -> bytes:
         """New text."""
         return self._chunk({"reasoning_content" if is_reasoning else "content": text})
+
+    def ping(self) -> bytes:
+        """A comment: clients skip it, connections stay open."""
+        return b": ping\n\n"
 
     def finish(self, answer: Answer) -> bytes:
         """Everything that comes last: whole tool calls, finish reason, usage and the end mark."""
@@ -229,15 +238,6 @@ def _event(body: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
 
 
-def _head(answer: Answer, kind: str) -> dict[str, Any]:
-    return {
-        "id": f"chatcmpl-{answer.answer_id}",
-        "object": kind,
-        "created": int(answer.created_at_s),
-        "model": answer.model,
-    }
-
-
 def _render_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
 
@@ -255,3 +255,16 @@ def _usage(answer: Answer) -> dict[str, Any]:
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
     }
+
+
+WIRE = Wire(
+    name="openai_chat",
+    path="/v1/chat/completions",
+    base_path="/v1",
+    transport_fields=frozenset({"stream", "stream_options"}),
+    parse_request=parse_request,
+    render_response=render_response,
+    render_error=render_error,
+    render_models=render_models,
+    open_events=open_events,
+)

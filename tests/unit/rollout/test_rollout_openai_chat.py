@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from proxy_fakes import TOOL
 
-from gyre.rollout.wires.neutral import Answer, WireError, not_authorized, prompt_too_long
+from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, not_authorized, prompt_too_long
 from gyre.rollout.wires.openai_chat import EventWriter, parse_request, render_error, render_models, render_response
 from gyre.trajectory.messages import Message, ToolCall
+
+REQUEST = ChatRequest(messages=(), model="m")
 
 
 def body(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -28,7 +30,6 @@ def answer(**changes: Any) -> Answer:
         "completion_tokens": 2,
         "cached_tokens": 3,
         "created_at_s": 7.9,
-        "model": "m",
     }
     return Answer(**{**fields, **changes})
 
@@ -84,15 +85,15 @@ def test_what_cannot_be_read_is_refused_with_a_sentence(bad, words):
 
 def test_renders_text_calls_and_length():
     call = ToolCall(id="c", name="run", arguments_json="{}")
-    plain = render_response(answer())
+    plain = render_response(answer(), REQUEST)
     assert plain["choices"][0]["message"] == {"role": "assistant", "content": "hi"}
     assert plain["choices"][0]["finish_reason"] == "stop"
     assert plain["usage"]["total_tokens"] == 7
-    called = render_response(answer(message=Message(role="assistant", tool_calls=(call,))))["choices"][0]
+    called = render_response(answer(message=Message(role="assistant", tool_calls=(call,))), REQUEST)["choices"][0]
     assert called["message"]["content"] is None
     assert called["message"]["tool_calls"][0]["function"] == {"name": "run", "arguments": "{}"}
     assert called["finish_reason"] == "tool_calls"
-    assert render_response(answer(finish_reason="length"))["choices"][0]["finish_reason"] == "length"
+    assert render_response(answer(finish_reason="length"), REQUEST)["choices"][0]["finish_reason"] == "length"
 
 
 def test_errors_have_the_words_that_clients_look_for():
