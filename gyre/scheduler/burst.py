@@ -82,8 +82,12 @@ class Burst:
     @property
     def can_use_satellites(self) -> bool:
         """True while a satellite that leaves now can join this step or a later one of the burst, and there are groups for it."""
-        steps_follow = self.version + (self.phase in ("stepping", "reducing")) < self.end
-        return self.is_running and self.num_groups_left > 0 and (self.is_window_open or steps_follow)
+        if not self.is_running:
+            return False
+        end = self.end
+        steps_follow = self.version + (self.phase in ("stepping", "reducing")) < end
+        num_groups_left = (end - self.version) * self._config.groups_per_step - len(self.consumed)
+        return num_groups_left > 0 and (self.is_window_open or steps_follow)
 
     def expect(self, event: str, *phases: Phase) -> None:
         """Refuse an event that cannot come now: the executor broke the protocol."""

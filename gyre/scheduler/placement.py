@@ -89,10 +89,12 @@ class Elastic:
 
     def find_departure(self, view: PlacementView) -> Departure:
         """The next cell in order, if the remaining capacity holds the waterlevel without it."""
-        cell = view.cells.next_cell
-        if cell is None or not view.is_supplied or not (view.burst.is_before_start or view.burst.can_use_satellites):
+        # Asked after every event: the cheap conditions come first.
+        is_before_start = view.burst.is_before_start
+        if not view.is_supplied or not (is_before_start or view.burst.can_use_satellites):
             return STAY
-        if view.burst.is_before_start and cell != CORE:
+        cell = view.cells.next_cell
+        if cell is None or (is_before_start and cell != CORE):
             return STAY
         capacity = view.cells.capacity_after([cell])
         if view.demand > capacity:

@@ -31,11 +31,6 @@ class Engine:
         """Places left; 0 where it does not accept."""
         return self.capacity - len(self.executions) if self.is_open else 0
 
-    @property
-    def load(self) -> float:
-        """Share of its places that are taken."""
-        return len(self.executions) / self.capacity
-
 
 class RouteTable:
     """Which engine serves which execution.
@@ -77,8 +72,12 @@ class RouteTable:
 
     def find_least_loaded(self) -> Engine | None:
         """The open engine with the smallest share of its places taken; None where no place is left."""
-        free = [engine for engine in self.engines.values() if engine.num_free > 0]
-        return min(free, key=lambda engine: engine.load, default=None)
+        least: Engine | None = None
+        least_load = 1.0
+        for engine in self.engines.values():
+            if engine.is_open and (load := len(engine.executions) / engine.capacity) < least_load:
+                least, least_load = engine, load
+        return least
 
     def put(self, execution_id: str, engine: Engine) -> None:
         """Reserve a place for an execution that has none."""

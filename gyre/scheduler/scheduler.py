@@ -326,14 +326,18 @@ class Scheduler:
         self._observe_supply(now_s)
         if self.is_over:
             return ()
-        return (
-            *self.lifecycle.reroute(),
-            *self._depart(),
-            *self._rescue(),
-            *self._train(),
-            *self.lifecycle.launch(),
-            *self._end(),
-        )
+        # Asked after every event, and most events decide nothing: a rule that cannot apply is not even entered.
+        decisions: list[Decision] = []
+        if self.routes.parked:
+            decisions += self.lifecycle.reroute()
+        decisions += self._depart()
+        decisions += self._rescue()
+        if self.burst.phase != "rollout" or "training" in self.cells.roles:
+            decisions += self._train()
+        if len(self.lifecycle.queue):
+            decisions += self.lifecycle.launch()
+        decisions += self._end()
+        return tuple(decisions)
 
     def _observe_supply(self, now_s: float) -> None:
         self._now_s = now_s
@@ -398,7 +402,7 @@ class Scheduler:
 
     def _rescue(self) -> Iterator[Decision]:
         """Lost cells can leave a burst without rollout capacity for the groups it needs: bring a satellite back, or stop."""
-        if not self.demand or self.cells.can_ever_serve or "leaving" in self.cells.roles:
+        if self.cells.can_ever_serve or "leaving" in self.cells.roles or not self.demand:
             return
         if self.config.train and not self._is_starved:
             return

@@ -45,8 +45,10 @@ class CellOrder:
     @property
     def next_cell(self) -> int | None:
         """The cell that may leave next; None where all are out or it is still returning."""
-        cell = next((cell for cell in self.order if not self.is_out(cell)), None)
-        return cell if cell is not None and self.roles[cell] == "rollout" else None
+        for cell in self.order:
+            if self.roles[cell] not in _OUT:
+                return cell if self.roles[cell] == "rollout" else None
+        return None
 
     @property
     def is_changing(self) -> bool:
@@ -79,7 +81,7 @@ class CellOrder:
     @property
     def can_ever_serve(self) -> bool:
         """True where some engine serves rollouts, will once it has switched, or may come back up."""
-        return bool(self._standalone) or any(role in ("rollout", "returning") for role in self.roles)
+        return bool(self._standalone) or "rollout" in self.roles or "returning" in self.roles
 
     def is_serving(self, engine: str) -> bool:
         """True for a standalone engine, and for the engine of a cell in rollout."""
