@@ -37,7 +37,7 @@ from gyre.trajectory.tree import Match, TrajectoryTree
 OnCall = Callable[[Mapping[str, Any]], Awaitable[None]]
 """Makes one row of `calls` durable; awaited before the answer ends."""
 
-AGENT_HEADERS = ("x-agent-id", "x-claude-code-agent-id", "x-openai-subagent", "x-codex-parent-thread-id", "x-session-id")
+AGENT_HEADERS = ("x-agent-id", "x-claude-code-agent-id", "x-openai-subagent", "x-codex-parent-thread-id", "thread-id", "x-session-id")
 """Headers that tell apart agents of one execution whose bodies are byte-identical."""
 
 

@@ -52,6 +52,8 @@ class ChatRequest:
     """The whole history."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the model may call."""
+    wire_names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Tools that the client knows by another name than the model: (namespace, name) by the model's name."""
     model: str = ""
     """Name the client gave; every name means the run's policy."""
     server_note: str = ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gyre.rollout.wires import anthropic, openai_chat
+from gyre.rollout.wires import anthropic, openai_chat, openai_responses
 from gyre.rollout.wires.wire import Wire
 
-WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (openai_chat.WIRE, anthropic.WIRE)}
+WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (openai_chat.WIRE, openai_responses.WIRE, anthropic.WIRE)}
 """By name; the first is spoken where nothing tells which."""
 
 
