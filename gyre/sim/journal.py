@@ -65,10 +65,10 @@ class Journal:
     """Decisions that sent a cell to the other role."""
     num_events: int = 0
     _since: dict[int, tuple[Phase, float]] = field(default_factory=dict[int, tuple[Phase, float]])
-    _hash: "hashlib._Hash" = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+    _hash: hashlib._Hash = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
     def __post_init__(self) -> None:
-        self._since = {cell: ("rollout", 0.0) for cell in range(self.num_cells)}
+        self._since = dict.fromkeys(range(self.num_cells), ("rollout", 0.0))
 
     def note(self, kind: str, subject: object, now_s: float) -> None:
         """Write down an event or a decision for the hash."""
