@@ -6,7 +6,7 @@ build files), binds it at the work directory, starts the command in the sandbox 
 key, and waits. How it ends is data: completed, failed or timeout. The workspace stays as the harness left it.
 
 Placeholders in `command`, `env`, `stdin` and `home_files`: {instruction} {instruction_file} {model} {proxy_url} {base_url} {key}
-{workspace} {harness_dir} {home} {python} {deadline_s}. `proxy_url` is `http://host:port/x/KEY` (the key as a path prefix),
+{workspace} {harness_dir} {install_dir} {home} {python} {deadline_s}. `proxy_url` is `http://host:port/x/KEY` (the key as a path prefix),
 `base_url` is what a client of the profile's wire calls its base URL: with `/v1` for the OpenAI wires, without for Anthropic's.
 """
 
@@ -115,6 +115,8 @@ class HarnessRunner:
             "home": Bind(source=home, target="/home/agent", is_writable=True),
             "harness": Bind(source=self._program_dir, target="/harness"),
         }
+        if profile.install is not None:
+            binds["install"] = Bind(source=profile.install, target="/opt/harness")
         inside = {name: sandbox.inside(bind) for name, bind in binds.items()}
         deadline_s = profile.deadline_for(config.get("agent_timeout_s"))
         values = {
@@ -126,6 +128,7 @@ class HarnessRunner:
             "key": key,
             "workspace": inside["app"],
             "harness_dir": inside["harness"],
+            "install_dir": inside.get("install", ""),
             "home": inside["home"],
             "python": sandbox.python,
             "deadline_s": f"{deadline_s:g}",

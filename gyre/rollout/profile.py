@@ -9,7 +9,8 @@
       success_exit_codes: [0], role_rules: [{ role: 'main-summary', last_user_contains: 'Summarise' }],
     }
 
-`host_paths` are folders of the machine that the harness needs read-only at their own place (a Node installation).
+`host_paths` are folders of the machine that the harness needs read-only at their own place (a Node installation). `install` is the
+folder that a client was installed into (the shipped ones: make harnesses): read-only, `{install_dir}` in the command.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class HarnessProfile:
     """Files written into its home, by relative name."""
     host_paths: list[str] = field(default_factory=list)
     """Folders of the machine bound read-only at their own place."""
+    install: Path | None = None
+    """Folder that its client was installed into; relative to the pipeline's file."""
     stdin: str | None = None
     """What it reads; None: nothing."""
     success_exit_codes: list[int] = field(default_factory=lambda: [0])
@@ -60,7 +63,7 @@ class HarnessProfile:
 
     @classmethod
     def from_dict(cls, profile: Mapping[str, Any], *, base_dir: Path, setting: str = "harness") -> HarnessProfile:
-        """Read a profile; paths in `files` are relative to `base_dir`.
+        """Read a profile; the paths of `files` and `install` are relative to `base_dir`.
 
         Raises:
             SpecError: with every problem of the profile.
@@ -70,6 +73,8 @@ class HarnessProfile:
             raise SpecError(problems)
         values = dict(profile)
         values["files"] = [(base_dir / path).resolve() for path in profile.get("files", [])]
+        if profile.get("install") is not None:
+            values["install"] = (base_dir / profile["install"]).resolve()
         values["deadline_s"] = float(profile.get("deadline_s", cls.__dataclass_fields__["deadline_s"].default))
         return cls(**values)
 
@@ -87,6 +92,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "files": (list[str], "a list of paths"),
     "home_files": (dict[str, str], "an object of strings"),
     "host_paths": (list[str], "a list of absolute paths"),
+    "install": (str | None, "a path or null"),
     "stdin": (str | None, "a string or null"),
     "success_exit_codes": (list[int], "a list of whole numbers"),
     "role_rules": (list[dict[str, Any]], "a list of objects"),
@@ -133,6 +139,10 @@ def _bad_values(profile: Mapping[str, Any], base_dir: Path, setting: str) -> lis
             problems.append(
                 Problem(f"{setting}.files[{index}]", f"there is no {base_dir / path}", "paths are relative to the pipeline's file")
             )
+    install = profile.get("install")
+    if install is not None and not (base_dir / install).is_dir():
+        hint = "install the client there (the shipped ones: make harnesses), or name the folder where it is"
+        problems.append(Problem(f"{setting}.install", f"there is no folder {(base_dir / install).resolve()}", hint))
     for index, path in enumerate(profile.get("host_paths", [])):
         if not Path(path).is_absolute() or not Path(path).exists():
             problems.append(Problem(f"{setting}.host_paths[{index}]", f"there is no folder {path}", "name an existing folder"))

@@ -1,9 +1,9 @@
 """An engine that answers from a script: for tests and dry runs, without torch and without a model.
 
 A script is a function of the prompt's text or a JSON file of rules: `[{"contains": ["reverse"], "answer": "…"}, {"answer": "…"}]`,
-the first rule all of whose strings are in the prompt answers. The scripted policy is certain of every token, so each
-log-probability is 0. An answer is cut, resumed and moved to another engine like any other: what already follows the last
-`turn_start` is taken for the beginning of the answer, and the rest is given.
+the first rule all of whose strings are in the prompt answers; or a playbook of agents with steps (see `playbook`). The scripted
+policy is certain of every token, so each log-probability is 0. An answer is cut, resumed and moved to another engine like any
+other: what already follows the last `turn_start` is taken for the beginning of the answer, and the rest is given.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from gyre.errors import EngineError, UserError
 from gyre.rollout.engines.batching import BatchedEngine
+from gyre.rollout.engines.playbook import read_playbook
 from gyre.rollout.engines.protocol import EngineRefusedError
 from gyre.rollout.engines.sequence import LiveSequence, Sampled
 
@@ -31,15 +32,17 @@ SHOWN_CHARACTERS = 200
 
 
 def read_script(path: str | Path) -> Script:
-    """The script in a JSON file of rules.
+    """The script in a JSON file: a list of rules, or a playbook (see `playbook`).
 
     Raises:
-        UserError: no such file, or it does not hold a list of rules.
+        UserError: no such file, or it holds neither.
     """
     try:
         rules = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"script {path} cannot be read: {error}", hint="give a JSON list of rules") from error
+        raise UserError(f"script {path} cannot be read: {error}", hint="give a JSON list of rules, or a playbook") from error
+    if isinstance(rules, dict) and "agents" in rules:
+        return read_playbook(rules, place=f"script {path}")
     parsed: list[tuple[tuple[str, ...], str]] = []
     for number, rule in enumerate(rules if isinstance(rules, list) else [rules]):
         if not isinstance(rule, dict) or not isinstance(rule.get("answer"), str) or set(rule) - {"contains", "answer"}:
