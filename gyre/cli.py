@@ -119,6 +119,8 @@ def _load(pipeline: Path, settings: Mapping[str, str]) -> tuple[Spec, TypedGraph
     from gyre.graph.typed import build_graph
 
     spec = load_spec(pipeline, settings)
+    # `module:attr` may name a module beside the pipeline's file.
+    sys.path.append(str(spec.base_dir.resolve()))
     graph = build_graph(spec)
     return spec, graph, plan_pipeline(graph)
 

@@ -16,7 +16,7 @@ function(
   cells=3,
   concurrency=8,
   standalone=0,
-  lr=2.5e-4,
+  lr=5e-4,
   max_tokens=4096,
   tasks=here + 'tasks/katas',
 )
@@ -40,7 +40,7 @@ function(
         from: { executions: 'dispatch' },
         args: { harness: import 'harness/mini.libsonnet', temperature: 1.0, context_limit: 2048 },
       },
-      score: gyre.op('evaluate') { from: { closed: 'rollout' }, args: { scorer: 'task_verifier', budget_s: 60 } },
+      score: gyre.op('evaluate') { from: { closed: 'rollout' }, args: { scorer: 'task_verifier', budget_s: 120 } },
     } + (if !train then {} else {
            select: gyre.op('tree_select') { from: { scored: 'score' }, args: { j_max: j_max, normalize_std: false, seed: seed } },
            pack: gyre.op('pack') { from: { trajectories: 'select' }, args: { max_tokens: max_tokens } },

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gyre.graph.dispatching import scheduler_config
+from gyre.graph.registry import Operator
 from gyre.graph.resources import KINDS, CellsSettings
 from gyre.graph.settings import plain
 from gyre.graph.typed import TypedEdge, TypedGraph, TypedNode
+from gyre.records import Record
 from gyre.scheduler.config import SchedulerConfig, cell_engine, standalone_engine
 
 POOL_OF_OPERATOR: Mapping[str, str] = {
@@ -151,7 +153,7 @@ def plan_pipeline(graph: TypedGraph) -> Plan:
         pools=_plan_pools(nodes),
         cells=_plan_cells(cells) if needs_cells else (),
         standalone=_plan_standalone(cells) if needs_cells else (),
-        edges=tuple(_plan_edge(edge) for edge in graph.edges),
+        edges=tuple(_plan_edge(edge, graph) for edge in graph.edges),
         resources=_plan_resources(graph, needs_cells=needs_cells),
         scheduler=scheduler_config(graph.nodes, graph.resources),
     )
@@ -205,7 +207,13 @@ def _bundles(cells: CellsSettings) -> tuple[Mapping[str, float], ...]:
     return (bundle,) * cells.layout.num_ranks
 
 
-def _plan_edge(edge: TypedEdge) -> EdgePlan:
+def find_tap(operator: Operator, record: type[Record]) -> str | None:
+    """Table that gets what an operator emits. Records are written where they arise, not again behind an operator that filters them."""
+    passes_on = any(port.record is record for port in operator.inputs.values())
+    return None if passes_on else TAPS.get(record.schema_name)
+
+
+def _plan_edge(edge: TypedEdge, graph: TypedGraph) -> EdgePlan:
     schema_name = edge.offered.record.schema_name
     return EdgePlan(
         source=f"{edge.source}.{edge.source_port}",
@@ -213,7 +221,7 @@ def _plan_edge(edge: TypedEdge) -> EdgePlan:
         record=schema_name,
         capacity_batches=EDGE_CAPACITY_BATCHES,
         is_feedback=edge.is_feedback,
-        tap=TAPS.get(schema_name),
+        tap=find_tap(graph.nodes[edge.source].operator, edge.offered.record),
     )
 
 

@@ -16,6 +16,9 @@ from gyre.killpoints import kill_point
 from gyre.records import Batch, ClosedExecution, Control, ScoredExecution, Scorers, Store, Stream, op
 from gyre.trajectory import outcomes as o
 
+GRACE_S = 1.0
+"""An execution that closed at the end of its overall budget still gets its first try."""
+
 
 @op("evaluate", state="store")
 class Evaluate:
@@ -100,7 +103,7 @@ class Evaluate:
             row["status"],
             assessable=row["assessable"],
             artifact_version=row["artifact_version"],
-            budget_until_s=max(row["budget_until_s"], row["finished_at_s"] + 1.0),
+            budget_until_s=max((row["launched_at_s"] or row["finished_at_s"]) + self.budget_s, row["finished_at_s"] + GRACE_S),
             now_s=time.time(),
         )
         earlier = self._earlier.get((execution_id, row["attempt"]))

@@ -8,7 +8,6 @@ leaves as a closed execution. Executions that a resumed run finds finished only 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -48,7 +47,6 @@ class HarnessProxy:
         max_new_tokens: int = 4096,
         seed: int | None = None,
         sandbox: Literal["auto", "bubblewrap", "process"] = "auto",
-        budget_s: float = 3600.0,
         host: str = "127.0.0.1",
         engines: Engines,
         control: Control,
@@ -64,7 +62,6 @@ class HarnessProxy:
             max_new_tokens: most tokens of one answer; a client may ask for fewer.
             seed: makes draws repeatable per execution and call; None: the engines' own.
             sandbox: where harnesses run; 'auto' takes bubblewrap where it is installed.
-            budget_s: overall budget of an execution from its launch, in seconds; evaluator retries stop there.
             host: address on which the proxy listens.
             engines: where model calls go.
             control: the scheduler's doors.
@@ -80,7 +77,6 @@ class HarnessProxy:
 
         self.profile = HarnessProfile.from_dict(harness, base_dir=pipeline.base_dir)
         self.engines, self.control, self.store = engines, control, store
-        self.budget_s = budget_s
         self.host = host
         self.runner = HarnessRunner(self.profile, run_dir=store.run_dir, sandbox=choose_sandbox(sandbox).sandbox)
         self.role_rules = RoleRules.from_profile({"role_rules": self.profile.role_rules, "default_role": self.profile.default_role})
@@ -237,8 +233,4 @@ class HarnessProxy:
             "reason": reason,
             "launched_at_s": launched_at_s,
             "finished_at_s": finished_at_s,
-            "budget_until_s": (launched_at_s or finished_at_s) + self._budget_s(row),
         }
-
-    def _budget_s(self, row: Mapping[str, Any]) -> float:
-        return float(json.loads(row["config"]).get("budget_s") or self.budget_s)

@@ -103,7 +103,6 @@ def closed_executions(store: RunStore, tasks: Mapping[str, Mapping[str, Any]]) -
                 "config": task["config"],
                 "artifact_version": designated.get(row["execution_id"], {}).get("artifact_version", ""),
                 "assessable": (store.run_dir / row["workspace"]).is_dir(),
-                "budget_until_s": row["finished_at_s"],
             }
         )
     return [row for row in rows if row["assessable"]]

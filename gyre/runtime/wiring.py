@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gyre.errors import SpecError
-from gyre.graph.plan import Plan
+from gyre.graph.plan import Plan, find_tap
 from gyre.graph.registry import Operator, find_operator
 from gyre.graph.settings import bind_settings
 from gyre.graph.typed import TypedGraph
-from gyre.records import ScoredExecution, Trajectory
+from gyre.records import ScoredExecution
 from gyre.runtime.doors import ControlClient, EngineRoutes, GraphScorers, RunTrees
 from gyre.runtime.edges import Send
 from gyre.runtime.pools import NodeRunner, NodeSpec, Pool, PortSpec, build_operator
@@ -61,7 +61,7 @@ def _node_spec(name: str, graph: TypedGraph, pool_of: Mapping[str, str], capacit
                     for edge in graph.edges
                     if edge.source == name and edge.source_port == port
                 ),
-                tap="trajectories" if declared.record is Trajectory else None,
+                tap=find_tap(operator, declared.record),
             )
             for port, declared in operator.outputs.items()
         },
