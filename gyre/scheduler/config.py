@@ -62,7 +62,7 @@ class SchedulerConfig:
     hold_s: float = 0.0
     """Supply check: how long they must have been ready, in seconds."""
     streaming: bool = True
-    """Steps begin before all their groups are ready."""
+    """A burst begins before all its groups are ready, and each step takes them as they come."""
     train_cells: int = 1
     """Cells in training under 'async'."""
     launch_order: LaunchOrder = "fifo"

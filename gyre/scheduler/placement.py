@@ -78,8 +78,13 @@ class Placement(Protocol):
         ...
 
 
-def _has_step_supply(view: PlacementView) -> bool:
-    return view.config.streaming or view.num_ready >= view.config.groups_per_step
+def _has_burst_supply(view: PlacementView) -> bool:
+    """True where steps may begin: at once when streaming, else when every group of the burst is ready.
+
+    Without streaming a burst is one set of groups that is dealt out to its steps, so its first step waits for all of them (paper,
+    section 8: "waiting for the complete burst's data before its first update").
+    """
+    return view.config.streaming or view.num_ready >= view.burst.num_groups_left
 
 
 class Elastic:
@@ -93,6 +98,8 @@ class Elastic:
         is_before_start = view.burst.is_before_start
         if not view.is_supplied or not (is_before_start or view.burst.can_use_satellites):
             return STAY
+        if is_before_start and not _has_burst_supply(view):
+            return STAY
         cell = view.cells.next_cell
         if cell is None or (is_before_start and cell != CORE):
             return STAY
@@ -102,8 +109,8 @@ class Elastic:
         return Departure((cell,), f"waterlevel {view.demand} <= {capacity} places without cell {cell}; supply holds")
 
     def may_begin_step(self, view: PlacementView) -> bool:
-        """At once when streaming, else when all groups of the step are ready."""
-        return _has_step_supply(view)
+        """At once when streaming, else when all groups of the burst are ready."""
+        return _has_burst_supply(view)
 
     def keeps_core(self, view: PlacementView) -> bool:
         """Supply and capacity decide again, after the dispatch."""
@@ -122,8 +129,8 @@ class Async:
         return Departure(cells, "fixed split of the pool") if cells else STAY
 
     def may_begin_step(self, view: PlacementView) -> bool:
-        """At once when streaming, else when all groups of the step are ready."""
-        return _has_step_supply(view)
+        """At once when streaming, else when all groups of the burst are ready."""
+        return _has_burst_supply(view)
 
     def keeps_core(self, view: PlacementView) -> bool:
         """Always."""
@@ -141,16 +148,13 @@ class Colocate:
         if not view.burst.is_before_start or any(cells.roles[cell] != "rollout" for cell in cells.order):
             return STAY
         capacity = cells.capacity_after(cells.order)
-        if view.demand > capacity or not self._has_burst_supply(view):
+        if view.demand > capacity or not view.is_supplied or not _has_burst_supply(view):
             return STAY
         return Departure(tuple(cells.order), f"waterlevel {view.demand} <= {capacity} places outside the pool; supply holds")
 
-    def _has_burst_supply(self, view: PlacementView) -> bool:
-        return view.is_supplied if view.config.streaming else view.num_ready >= view.burst.num_groups_left
-
     def may_begin_step(self, view: PlacementView) -> bool:
         """When the whole pool has switched."""
-        return _has_step_supply(view) and "leaving" not in view.cells.roles
+        return _has_burst_supply(view) and "leaving" not in view.cells.roles
 
     def keeps_core(self, view: PlacementView) -> bool:
         """Never: the pool switches as a unit."""
