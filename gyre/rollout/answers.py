@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from gyre.errors import UserError
+from gyre.rollout.growing import AnswerMarks, GrowingAnswer
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
 
 TOOL_SETS_KEPT = 256
@@ -72,25 +73,22 @@ class AnswerReader:
         self._tool_parser = tool_parser
         self._reasoning_parser = reasoning_parser
         self._parser_for = lru_cache(maxsize=TOOL_SETS_KEPT)(self._make_parser)
-        self.call_marker = ""
-        """Text that opens a tool call; empty where the format has none of its own."""
         self._call_end = ""
+        call = ""
         if tool_parser is not None:
             detector = _make_tool_parser(tool_parser, []).detector
-            self.call_marker = _marker(detector, ("tool_call_start_token", "bot_token"))
+            call = _marker(detector, ("tool_call_start_token", "bot_token"))
             self._call_end = _marker(detector, ("tool_call_end_token", "eot_token"))
+        self._marks = AnswerMarks(call=call)
         if reasoning_parser is not None:
-            _make_reasoning_parser(reasoning_parser)
+            self._marks = _thinking_marks(reasoning_parser, call)
 
-    @property
-    def reads_calls(self) -> bool:
-        """Whether tool calls are taken out of the text."""
-        return self._tool_parser is not None
-
-    @property
-    def reads_reasoning(self) -> bool:
-        """Whether thinking is taken out of the text."""
-        return self._reasoning_parser is not None
+    def open(self, *, has_tools: bool, stops: Sequence[str] = ()) -> GrowingAnswer | None:
+        """What sends an answer's text early; None where the format does not allow it."""
+        has_calls = has_tools and self._tool_parser is not None
+        if self._marks is None or (has_calls and not self._marks.call):
+            return None
+        return GrowingAnswer(self._marks, has_calls=has_calls, stops=stops)
 
     def read(self, text: str, tools: Sequence[ToolSpec], *, is_cut: bool) -> ReadAnswer:
         """Take a sampled text apart.
@@ -127,47 +125,11 @@ class AnswerReader:
         return _make_tool_parser(self._tool_parser, tools)
 
 
-class VisibleText:
-    """The part of a growing answer that is certainly text: what may be sent before the answer is whole.
-
-    Without a marker (None) everything is. Text stops for good at the tool-call marker, and an end that could still become one is held back.
-
-    >>> visible = VisibleText("<tool_call>")
-    >>> visible.feed("I look. <tool"), visible.feed("I look. <tool_call>x")
-    ('I look. ', '')
-    """
-
-    def __init__(self, marker: str | None) -> None:
-        self._marker = marker
-        self.sent = ""
-        """What was given out so far."""
-
-    def feed(self, text: str) -> str:
-        """New text that may be sent, of the whole answer so far."""
-        safe = text.rstrip("\N{REPLACEMENT CHARACTER}")  # half a character is not text yet
-        if self._marker is not None:
-            safe = safe[: _marker_place(safe, self._marker)]
-        if len(safe) <= len(self.sent) or not safe.startswith(self.sent):
-            return ""
-        new, self.sent = safe[len(self.sent) :], safe
-        return new
-
-
-def _marker_place(text: str, marker: str) -> int:
-    """Where a marker, or what could become one at the end, begins; the text's length where nothing does."""
-    place = text.find(marker)
-    if place >= 0:
-        return place
-    held = next((n for n in range(len(marker) - 1, 0, -1) if text.endswith(marker[:n])), 0)
-    return len(text) - held
-
-
 def _marker(detector: Any, names: Sequence[str]) -> str:
     return next((str(value).strip() for name in names if (value := getattr(detector, name, None))), "")
 
 
 def _make_tool_parser(name: str, tools: Sequence[ToolSpec]) -> Any:
-
     from llm_router_utils.sglang.srt.entrypoints.openai.protocol import Function, Tool
     from llm_router_utils.sglang.srt.function_call.function_call_parser import FunctionCallParser
 
@@ -189,3 +151,20 @@ def _make_reasoning_parser(name: str) -> Any:
     except ValueError as error:
         known = ", ".join(sorted(ReasoningParser.DetectorMap))
         raise UserError(f"there is no reasoning parser {name!r}", hint=f"write one of {known}") from error
+
+
+def _thinking_marks(name: str, call: str) -> AnswerMarks | None:
+    """Marks of a reasoning parser; None where it does more than look for two marks."""
+    from llm_router_utils.sglang.srt.parser.reasoning_parser import BaseReasoningFormatDetector as Plain
+
+    detector = _make_reasoning_parser(name).detector
+    if type(detector).detect_and_parse is not Plain.detect_and_parse or detector.tool_start_token not in (None, "", call):
+        return None
+    if type(detector)._detect_and_parse_impl is not Plain._detect_and_parse_impl:
+        return None
+    return AnswerMarks(
+        call=call,
+        think_start=detector.think_start_token + detector.think_start_self_label,
+        think_end=detector.think_end_token,
+        thinks_first=bool(detector._in_reasoning),
+    )

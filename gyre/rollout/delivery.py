@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
+from gyre.rollout.growing import Piece
 from gyre.rollout.session import Call
-from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError
+from gyre.rollout.wires.neutral import ChatRequest, WireError
 from gyre.rollout.wires.wire import EventWriter, Wire
 
 PING_S = 10.0
@@ -73,20 +74,18 @@ async def _send_events(http: web.Request, call: Call, request: ChatRequest, wire
             _cut(http)
             return response
         if answer is not None:
-            await response.write(_last_events(events, pieces, answer))
+            await response.write(_write(events, pieces) + events.finish(answer))
             await response.write_eof()
             call.is_delivered |= _is_connected(http)
             return response
         if pieces:
-            await response.write(b"".join(events.text(piece) for piece in pieces))
+            await response.write(_write(events, pieces))
         if not await call.wait_news(num_sent, ping_s):
             await response.write(events.ping())
 
 
-def _last_events(events: EventWriter, pieces: list[str], answer: Answer) -> bytes:
-    reasoning = answer.message.reasoning
-    head = events.text(reasoning, is_reasoning=True) if reasoning else b""
-    return head + b"".join(events.text(piece) for piece in pieces) + events.finish(answer)
+def _write(events: EventWriter, pieces: Sequence[Piece]) -> bytes:
+    return b"".join(events.text(piece.text, is_reasoning=piece.is_reasoning) for piece in pieces)
 
 
 def _is_connected(http: web.Request) -> bool:

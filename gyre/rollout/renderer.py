@@ -21,7 +21,7 @@ from typing import Any
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 from gyre.errors import UserError
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
@@ -95,6 +95,10 @@ class Renderer:
         """Text of tokens, special ones included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
+    def open_decoder(self) -> StreamDecoder:
+        """What decodes one answer while it grows."""
+        return StreamDecoder(self._tokenizer, self.stop_token_ids)
+
     def answer_text(self, output_ids: Sequence[int]) -> str:
         """Text of a sampled answer without the token that ended it."""
         ids = list(output_ids)
@@ -143,6 +147,22 @@ class Renderer:
             ids.update([found] if isinstance(found, int) else found or [])
         end = self._tokenizer.token_to_id(self._special.get("eos_token", ""))
         return tuple(sorted(ids | ({end} if end is not None else set())))
+
+
+class StreamDecoder:
+    """Decodes one growing answer; costs what is new. Half a character waits for its other half."""
+
+    def __init__(self, tokenizer: Tokenizer, stop_token_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._stop_token_ids = stop_token_ids
+        self._stream = decoders.DecodeStream(skip_special_tokens=False)
+
+    def feed(self, new_ids: Sequence[int]) -> str:
+        """Text of new tokens; a token that ends the answer has none."""
+        ids = list(new_ids)
+        if ids and ids[-1] in self._stop_token_ids:
+            ids.pop()
+        return (self._stream.step(self._tokenizer, ids) or "") if ids else ""
 
 
 def _sentinel_end(text: str) -> int:

@@ -17,20 +17,22 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import orjson
 
 from gyre.errors import EngineError, RunError
 from gyre.records import load_schema
-from gyre.rollout.answers import AnswerReader, CallIds, VisibleText
+from gyre.rollout.answers import AnswerReader, CallIds
 from gyre.rollout.engines.protocol import Generation, SamplingParams
 from gyre.rollout.generation import EngineCaller, SamplingRules
+from gyre.rollout.growing import Piece, rest_of
 from gyre.rollout.renderer import Renderer, TemplateRefusedError
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request, not_authorized, prompt_too_long
 from gyre.trajectory.messages import Message
-from gyre.trajectory.restore import ToolCallCache, answer_digests, history_digests, is_blank, restore_history
+from gyre.trajectory.restore import ToolCallCache, answer_digests, history_digests, is_blank, message_digest, restore_history
 from gyre.trajectory.roles import RequestFacts, RoleRules
 from gyre.trajectory.tree import Match, TrajectoryTree
 
@@ -60,8 +62,8 @@ class Call:
         self.request = request
         self.role = role
         self.started_at_s = started_at_s
-        self.pieces: list[str] = []
-        """Visible text in the order it was sampled."""
+        self.pieces: list[Piece] = []
+        """Thinking and text in the order they were sampled."""
         self.num_prompt_tokens = 0
         """Tokens of the context; 0 until it is encoded."""
         self.answer: Answer | None = None
@@ -192,13 +194,16 @@ class Session:
         progress = _Progress(call, services) if request.is_streamed else None
         generation = await services.caller.generate(self.tree.execution_id, context, sampling, on_progress=progress)
         message, stop_string = self._read(generation, request)
+        pieces = list(call.pieces)
+        seen = _complete(pieces, message)
         call.is_committing = True
         node_id = self._record(call, match, digests, increment, generation, message, sampling)
+        if seen is not message:
+            self.tree.alias(node_id, message_digest(seen, self._cache))
         if is_blank(message):
             self._cache.remember_unanswered(history[-1])
         await services.on_call(call_row(self.tree, node_id))
-        if request.is_streamed:
-            _add_rest(call, message.text)
+        call.pieces = pieces
         return Answer(
             answer_id=f"{self.tree.execution_id}-{self.tree.attempt}-{node_id}",
             message=message,
@@ -315,34 +320,49 @@ class _Progress:
     """Turns an answer's growing tokens into pieces of text that may already be sent."""
 
     def __init__(self, call: Call, services: CallServices) -> None:
+        request = call.request
         self._call = call
-        self._renderer = services.renderer
-        reader, request = services.reader, call.request
-        has_calls = bool(request.tools) and reader.reads_calls
-        # Text may only go out early where nothing later can turn it into a call, into thinking, or cut it off.
-        self._is_live = not request.stop and not reader.reads_reasoning and (not has_calls or bool(reader.call_marker))
-        self._visible = VisibleText(reader.call_marker if has_calls else None)
+        self._decoder = services.renderer.open_decoder()
+        self._growing = services.reader.open(has_tools=bool(request.tools), stops=request.stop)
+        self._num_seen = 0
 
     def __call__(self, generation: Generation) -> None:
-        if not self._is_live:
+        if self._growing is None:
             return
-        piece = self._visible.feed(self._renderer.answer_text(generation.output_ids))
-        if piece:
-            self._call.pieces.append(piece)
+        new_ids = generation.output_ids[self._num_seen :]
+        self._num_seen += len(new_ids)
+        pieces = self._growing.feed(self._decoder.feed(new_ids))
+        if pieces:
+            self._call.pieces += pieces
             self._call.announce()
 
 
-def _add_rest(call: Call, text: str) -> None:
-    """Append what was held back of the final text; nothing but space in front of tool calls is left out."""
-    sent = "".join(call.pieces)
-    if text.startswith(sent) and len(text) > len(sent):
-        call.pieces.append(text[len(sent) :])
+def _complete(pieces: list[Piece], message: Message) -> Message:
+    """Append what was held back of the final answer; the message as a client sees it that got all pieces.
+
+    Space in front of tool calls is nothing to show. Where something else was sent than the parsers found in the end, the client
+    has seen what was sent.
+    """
+    thought = rest_of(message.reasoning, "".join(piece.text for piece in pieces if piece.is_reasoning))
+    if thought and all(piece.is_reasoning for piece in pieces):
+        pieces.append(Piece(thought, is_reasoning=True))
+    sent = "".join(piece.text for piece in pieces if not piece.is_reasoning)
+    text = rest_of(message.text, sent)
+    if text is None:
+        return replace(message, text=sent)
+    if text.strip() or (text and not message.tool_calls):
+        pieces.append(Piece(text))
+    return message
 
 
 def _call_key(headers: Mapping[str, str], body: Mapping[str, Any], transport_fields: frozenset[str]) -> bytes:
     agent = [headers.get(name, "") for name in AGENT_HEADERS]
     asked = {name: value for name, value in body.items() if name not in transport_fields}
-    return hashlib.blake2b(json.dumps([agent, asked], sort_keys=True).encode(), digest_size=16).digest()
+    try:
+        data = orjson.dumps([agent, asked], option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # half characters and huge numbers, which are no proper JSON
+        data = json.dumps([agent, asked], sort_keys=True).encode()
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _sampling_json(request: ChatRequest, sampling: SamplingParams, *, is_exact: bool) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from proxy_fakes import call_text
 
 from gyre.errors import UserError
-from gyre.rollout.answers import AnswerReader, CallIds, VisibleText
+from gyre.rollout import growing
+from gyre.rollout.answers import AnswerReader, CallIds
+from gyre.rollout.growing import rest_of
 from gyre.trajectory.messages import ToolSpec
 
 TOOLS = (ToolSpec(name="write_file", parameters_json='{"properties": {"path": {"type": "string"}, "content": {"type": "string"}}}'),)
@@ -68,12 +72,46 @@ def test_no_text_makes_the_reader_fail_or_lose_everything(reader, text):
         assert answer.calls or answer.text == text
 
 
+@pytest.fixture(scope="module")
+def thinker() -> AnswerReader:
+    return AnswerReader(tool_parser="qwen3_coder", reasoning_parser="qwen3")
+
+
 @settings(max_examples=50, deadline=None)
-@given(st.text(alphabet="a <tol_c", max_size=20), st.sampled_from(["", "<tool_call>x"]), st.lists(st.integers(1, 5), max_size=40))
-def test_what_is_sent_early_is_the_beginning_of_the_text_before_the_call(head, tail, cuts):
-    whole, visible, end, out = head + tail, VisibleText("<tool_call>"), 0, ""
+@given(
+    st.sampled_from(["", *(f"<think>{thought}</think>" for thought in ("Hm, <b> so.", "", " x "))]),
+    st.text(alphabet="a <tol_c", max_size=20),
+    st.sampled_from(["", call_text("a", "1"), "<tool_call>x"]),
+    st.sampled_from([(), ("END",), ("aa",)]),
+    st.lists(st.integers(1, 5), max_size=60),
+)
+def test_what_is_sent_early_is_the_beginning_of_what_is_read_at_the_end(thinker, thinking, head, tail, stops, cuts):
+    whole = thinking + head + tail
+    growing, end, pieces = thinker.open(has_tools=True, stops=stops), 0, []
     for step in [*cuts, len(whole)]:
+        pieces += growing.feed(whole[end : end + step])
         end = min(len(whole), end + step)
-        out += visible.feed(whole[:end])
-    assert whole.split("<tool_call>")[0].startswith(out)
-    assert out == visible.sent
+    for stop in stops:
+        whole = whole.split(stop, 1)[0]
+    answer = thinker.read(whole, TOOLS, is_cut=False)
+    sent = {kind: "".join(text for text, is_reasoning in pieces if is_reasoning is kind) for kind in (True, False)}
+    assert answer.reasoning.startswith(sent[True])
+    assert rest_of(answer.text, sent[False]) is not None
+    assert not (sent[False].isspace())
+
+
+def test_without_marks_of_its_own_nothing_is_sent_early():
+    assert AnswerReader(tool_parser="pythonic").open(has_tools=True) is None
+    assert AnswerReader(tool_parser="pythonic").open(has_tools=False) is not None
+    assert AnswerReader(tool_parser=None, reasoning_parser="gpt-oss").open(has_tools=False) is None
+
+
+@pytest.mark.parametrize(
+    ("whole", "sent", "rest"), [("", "", ""), ("a b", "a", " b"), ("a b", "a  b ", ""), ("ab", "b", None), ("a", "ab", None)]
+)
+def test_the_rest_of_a_text(whole, sent, rest):
+    assert rest_of(whole, sent) == rest
+
+
+def test_doctests_of_growing_answers():
+    assert doctest.testmod(growing).failed == 0
