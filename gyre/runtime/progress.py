@@ -80,7 +80,8 @@ class Progress:
         self._console.print(
             f"step {step['version']:>3}{of}  reward {reward}  staleness {step['staleness_mean']:.2f}  "
             f"grad {step['grad_norm']:.3f}  clipped {step['clipped']:>2}  cells trained {step['cells']}  "
-            f"now {roles}  waterlevel {status['waterlevel']:>3}  {step['duration_s']:.1f} s"
+            f"now {roles}  waterlevel {status['waterlevel']:>3}  {step['duration_s']:.1f} s",
+            soft_wrap=True,
         )
 
 
