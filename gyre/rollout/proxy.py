@@ -183,6 +183,8 @@ class Proxy:
             call = session.submit(request, headers=http.headers, body=body, transport_fields=wire.transport_fields)
         except WireError as error:
             return error_response(error, wire)
+        except RecursionError:
+            return error_response(bad_request("the body is nested too deeply"), wire)
         return await deliver(http, call, request, wire, ping_s=self._ping_s)
 
     async def _count(self, wire: Wire, count: TokenCount, http: web.Request) -> web.StreamResponse:

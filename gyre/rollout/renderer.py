@@ -3,7 +3,8 @@
 The stored tokens of the matched path are the prompt's beginning, verbatim; only messages behind them are rendered and encoded.
 What stands between a stored answer and the next message is taken from the template itself: the new messages are rendered behind
 a stand-in conversation whose answer is a sentinel, and what follows the sentinel is the boundary and the new content, whatever
-the template does to earlier turns (strip their thinking, say). The end-of-turn token opens that text; it is left out where the
+the template does to earlier turns (strip their thinking, say). New messages that the template refuses are offered in poorer shapes
+(`shapes`). The end-of-turn token opens that text; it is left out where the
 model sampled it and supplied where the answer was cut.
 
 Fed by the session (restored messages), eaten by the engines (tokens). Loads `tokenizer.json` and the Jinja template of a Hugging
@@ -13,7 +14,7 @@ Face folder; knows no model.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import jinja2.sandbox
 from tokenizers import Tokenizer, decoders
 
 from gyre.errors import UserError
+from gyre.rollout.shapes import shapes_of
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
 
 SENTINEL = "gyre-sentinel-7c21f0"
@@ -73,7 +75,7 @@ class Renderer:
 
     def render_prefix(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """Tokens of a whole conversation with the generation prompt, for a request that shares no stored path."""
-        return self.encode(self._render(messages, tools, is_prompt=True))
+        return self.encode(_first_taken(shapes_of(messages, is_start=True), lambda m: self._render(m, tools, is_prompt=True)))
 
     def render_delta(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, is_turn_closed: bool) -> list[int]:
         """Tokens of new messages behind a stored answer, boundary and generation prompt included.
@@ -83,13 +85,18 @@ class Renderer:
             tools: what the request offers, for templates whose turns depend on it.
             is_turn_closed: whether the stored path ends with the end-of-turn token.
         """
-        tokens = self.encode(self._text_behind_answer(messages, tools))
+        text = _first_taken(shapes_of(messages, is_start=False), lambda m: self._text_behind_answer(m, tools))
+        tokens = self.encode(text)
         # Encoded with the token that is already there, then cut: the boundary is split exactly as in the whole conversation.
         return tokens[1:] if is_turn_closed and tokens[:1] == [self.turn_end_id] else tokens
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text; special tokens written in it are those tokens."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        except TypeError:  # JSON can spell half a surrogate pair, which is no character
+            whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return self._tokenizer.encode(whole, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones included."""
@@ -137,7 +144,7 @@ class Renderer:
                 add_generation_prompt=is_prompt,
                 **self._special,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except Exception as error:  # a template is a model's own code: whatever it raises is its refusal
             raise TemplateRefusedError(f"the model's chat template cannot render these messages: {error}") from error
 
     def _find_stop_ids(self, model_dir: Path) -> tuple[int, ...]:
@@ -147,6 +154,18 @@ class Renderer:
             ids.update([found] if isinstance(found, int) else found or [])
         end = self._tokenizer.token_to_id(self._special.get("eos_token", ""))
         return tuple(sorted(ids | ({end} if end is not None else set())))
+
+
+def _first_taken(shapes: Iterable[list[Message]], render: Callable[[list[Message]], str]) -> str:
+    """The text of the first shape that the template takes; its first refusal where it takes none."""
+    refusal: TemplateRefusedError | None = None
+    for shape in shapes:
+        try:
+            return render(shape)
+        except TemplateRefusedError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
 
 
 class StreamDecoder:

@@ -170,7 +170,7 @@ class Session:
             call.answer = await self._answer(call)
         except WireError as error:
             call.error = error
-        except TemplateRefusedError as error:
+        except (TemplateRefusedError, RecursionError) as error:
             call.error = bad_request(str(error), param="messages")
         except RunError as error:
             call.error = WireError(503 if isinstance(error, EngineError) else 500, "server_error", str(error))
@@ -221,10 +221,10 @@ class Session:
         Raises:
             WireError: the model's template cannot render it.
         """
-        history, _, match = self._locate(request)
         try:
+            history, _, match = self._locate(request)
             return len(self._encode(history, match, request)[1])
-        except TemplateRefusedError as error:
+        except (TemplateRefusedError, RecursionError) as error:
             raise bad_request(str(error), param="messages") from error
 
     def _locate(self, request: ChatRequest) -> tuple[list[Message], list[str], Match]:

@@ -54,15 +54,15 @@ TOOL = {
 }
 
 
-def make_model_dir(folder: Path, template: str = CHATML, *, eos: str = "<|im_end|>") -> Path:
+def make_model_dir(folder: Path, template: str = CHATML, *, eos: str = "<|im_end|>", specials: tuple[str, ...] = SPECIALS) -> Path:
     """A folder with tokenizer.json and a chat template; every byte is a token, the special ones come first."""
     folder.mkdir(parents=True, exist_ok=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: i for i, token in enumerate([*SPECIALS, *alphabet])}
+    vocab = {token: i for i, token in enumerate([*specials, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in specials])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"chat_template": template, "eos_token": {"content": eos}, "bos_token": "<|endoftext|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

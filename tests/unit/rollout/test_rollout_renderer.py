@@ -108,7 +108,7 @@ def test_a_template_that_wants_the_call_before_its_result(tmp_path):
 
 def test_what_a_template_refuses_is_an_error_with_its_words(renderers):
     with pytest.raises(TemplateRefusedError, match="roles must alternate"):
-        renderers["gemma"].render_prefix([user("a"), user("b")], [])
+        renderers["gemma"].render_prefix([answer("a"), user("b")], [])
 
 
 def test_tools_and_broken_arguments_are_rendered(renderers):
