@@ -7,7 +7,6 @@ group of the same training batch, so that the stream stays fine-grained and the 
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gyre.records import Batch, MicroStep, Trajectory, op
 
@@ -48,17 +47,18 @@ class Pack:
             self._waiting = rows.slice(0, 0)
             return Batch(packed)
         ready, held = self._hold_back(packed)
-        self._waiting = rows.filter(pc.is_in(rows["trajectory_id"], pa.array(held, pa.string())))
+        is_held = [trajectory_id in held for trajectory_id in rows["trajectory_id"].to_pylist()]
+        self._waiting = rows.filter(pa.array(is_held, pa.bool_()))
         return Batch(ready)
 
-    def _hold_back(self, packed: pa.Table) -> tuple[pa.Table, list[str]]:
+    def _hold_back(self, packed: pa.Table) -> tuple[pa.Table, set[str]]:
         """Take out the emptiest row, if it has room and no execution that spans rows; returns the rest and its trajectories."""
         if not packed.num_rows:
-            return packed, []
-        lengths = pc.list_value_length(packed["input_ids"]).to_pylist()
+            return packed, set()
+        lengths = [bounds[-1] for bounds in packed["cu_seqlens"].to_pylist()]
         emptiest = min(range(len(lengths)), key=lengths.__getitem__)
         segments = packed["segments"][emptiest].as_py()
         if lengths[emptiest] >= FULL_ENOUGH * self.max_tokens or not all(s["whole"] for s in segments):
-            return packed, []
+            return packed, set()
         keep = [i for i in range(len(lengths)) if i != emptiest]
-        return packed.take(pa.array(keep, pa.int64())), [s["trajectory_id"] for s in segments]
+        return packed.take(pa.array(keep, pa.int64())), {s["trajectory_id"] for s in segments}

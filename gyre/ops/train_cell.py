@@ -6,6 +6,8 @@ operator fills the queue, closes it at the end of a training batch, and is the s
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Literal, NamedTuple
 
 from gyre.records import Batch, Control, MicroStep, PolicyVersion, Stream, op
@@ -49,9 +51,7 @@ class TrainCell:
         """Feed the queue; the output tells of versions as they are published."""
         return TrainOutputs(versions=self._versions(microsteps))
 
-    async def _versions(self, microsteps: Stream[MicroStep]) -> Stream[PolicyVersion]:
-        import asyncio
-
+    async def _versions(self, microsteps: Stream[MicroStep]) -> AsyncIterator[Batch[PolicyVersion]]:
         feeder = asyncio.ensure_future(self._feed(microsteps))
         try:
             while (version := await self.control.next_version()) is not None:

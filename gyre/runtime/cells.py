@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +35,8 @@ class LearnerSpec:
     """Sampling temperature of the run."""
     layout: Mapping[str, int]
     """Parallel layout."""
+    device: str
+    """'cpu' or 'cuda'."""
     timeout_s: float
     """Longest wait in a collective over cells."""
     seed: int
@@ -57,6 +59,10 @@ class CellSpec:
     """'local', 'scripted' or 'sglang'."""
     engine: Mapping[str, Any]
     """Settings of the engine."""
+    engine_url: str | None
+    """Address of a server that somebody else runs; None: the cell runs its engine."""
+    run_dir: Path
+    """The run's directory."""
     model_dir: Path
     """Hugging Face folder of the published weights."""
     published_version: int
@@ -69,11 +75,13 @@ class CellSpec:
     """Torch threads."""
     seed: int
     """Seed of the engine's draws."""
+    trains: bool
+    """Whether the run publishes weights."""
     learner: LearnerSpec | None
     """None: the cell only serves rollouts."""
-    host: str = "127.0.0.1"
-    """Address at which other processes reach this cell."""
-    protocol: str = "tcp"
+    is_remote: bool
+    """Whether other cells may be on other machines."""
+    protocol: str
     """Transport of weights."""
 
 
@@ -94,6 +102,15 @@ class Cell:
         self._control: Any = None
         self._buffer: Any = None
         self._rendezvous: Any = None
+
+    @cached_property
+    def _host(self) -> str:
+        """Address at which other processes reach this cell."""
+        if not self.spec.is_remote:
+            return "127.0.0.1"
+        import ray
+
+        return ray.util.get_node_ip_address()
 
     async def _learn(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._learner_thread, partial(call, *args))
@@ -116,11 +133,11 @@ class Cell:
         from gyre.runtime.engines import open_engine
 
         torch.set_num_threads(self.spec.threads)
-        if self.spec.learner is not None or self.spec.protocol:
+        if self.spec.trains:
             from gyre.training.transfer import TransferEndpoint
 
-            self._endpoint = TransferEndpoint(self.spec.host, protocol=self.spec.protocol)
-        self._engine, self._server = open_engine(self.spec)
+            self._endpoint = TransferEndpoint(self._host, protocol=self.spec.protocol)
+        self._engine, self._server = open_engine(self.spec, host=self._host)
         return self._server.url
 
     def _start_learner(self) -> None:
@@ -142,6 +159,7 @@ class Cell:
             objective=GspoSettings(**spec.objective),
             temperature=spec.temperature,
             role="core" if is_core else "satellite",
+            device=spec.device,
             seed=spec.seed,
         )
         if is_core:
@@ -153,8 +171,8 @@ class Cell:
         """Core: open the store where cells find each other; (host, port)."""
         from gyre.training.groups import open_rendezvous
 
-        self._rendezvous, port = open_rendezvous(self.spec.host)
-        return self.spec.host, port
+        self._rendezvous, port = open_rendezvous(self._host)
+        return self._host, port
 
     async def join_groups(self, pool: Any, rendezvous: tuple[str, int] | None) -> None:
         """Build the communication groups with the other cells; `pool` is where the control room is."""
@@ -176,7 +194,7 @@ class Cell:
             num_cells=self.spec.num_cells,
             generation=0,
             timeout_s=spec.timeout_s,
-            host=self.spec.host,
+            host=self._host,
         )
 
     # Roles
@@ -225,6 +243,8 @@ class Cell:
 
     async def load_published(self, descriptor: Mapping[str, Any]) -> int:
         """Serve the published weights; returns the version that the engine confirms."""
+        if self.spec.engine_url is not None:
+            return await self._serve(self._load_checkpoint, descriptor["version"])
         return await self._serve(self._load_published, descriptor)
 
     def _load_published(self, descriptor: Mapping[str, Any]) -> int:
@@ -235,12 +255,12 @@ class Cell:
         self._engine.load_weights(unflatten(flat, flat_layout(read_shape(self.spec.model_dir))), descriptor["version"])
         return self._confirm(descriptor["version"])
 
-    async def load_checkpoint(self, run_dir: str, version: int) -> int:
+    async def load_checkpoint(self, version: int) -> int:
         """Serve a version from its checkpoint on disk; returns the version that the engine confirms."""
-        return await self._serve(self._load_checkpoint, Path(run_dir), version)
+        return await self._serve(self._load_checkpoint, version)
 
-    def _load_checkpoint(self, run_dir: Path, version: int) -> int:
-        self._engine.load_weights_from_disk(str(run_dir / "checkpoints" / str(version) / "model"), version)
+    def _load_checkpoint(self, version: int) -> int:
+        self._engine.load_weights_from_disk(str(self.spec.run_dir / "checkpoints" / str(version) / "model"), version)
         return self._confirm(version)
 
     def _confirm(self, version: int) -> int:
@@ -292,15 +312,15 @@ class Cell:
         self._reduced = None
         return update.grad_norm
 
-    async def save_checkpoint(self, run_dir: str, version: int, state: Mapping[str, Any], keep: int | None) -> None:
+    async def save_checkpoint(self, version: int, state: Mapping[str, Any], keep: int | None) -> None:
         """Core: write the checkpoint that commits a step."""
-        await self._learn(self._save_checkpoint, Path(run_dir), version, state, keep)
+        await self._learn(self._save_checkpoint, version, state, keep)
 
-    def _save_checkpoint(self, run_dir: Path, version: int, state: Mapping[str, Any], keep: int | None) -> None:
+    def _save_checkpoint(self, version: int, state: Mapping[str, Any], keep: int | None) -> None:
         from gyre.training.checkpoint import prune_checkpoints, write_checkpoint
 
-        write_checkpoint(run_dir, version, save=self._learner.save_checkpoint, state=state)
-        prune_checkpoints(run_dir, keep=keep)
+        write_checkpoint(self.spec.run_dir, version, save=self._learner.save_checkpoint, state=state)
+        prune_checkpoints(self.spec.run_dir, keep=keep)
 
     async def close(self) -> None:
         """Stop the engine; live requests end with what they have."""

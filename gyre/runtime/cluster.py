@@ -111,8 +111,9 @@ class Cluster:
     def _make_cells(self) -> Mapping[str, str]:
         if not self._plan.cells:
             return {}
-        specs = [self._cell_spec(c.engine, c.index, c.concurrency) for c in self._plan.cells]
-        specs += [self._cell_spec(s.engine, -1, s.concurrency) for s in self._plan.standalone]
+        cells, standalone = self._plan.cells, self._plan.standalone
+        specs = [self._cell_spec(c.engine, c.index, c.concurrency, position=c.index) for c in cells]
+        specs += [self._cell_spec(s.engine, -1, s.concurrency, position=len(cells) + i) for i, s in enumerate(standalone)]
         for spec, planned in zip(specs, (*self._plan.cells, *self._plan.standalone), strict=True):
             self._cells[spec.name] = self._make_cell(spec, planned.bundles)
         urls = self._get([cell.start.remote() for cell in self._cells.values()])
@@ -140,7 +141,12 @@ class Cluster:
     def _trains(self) -> bool:
         return self._graph.find_node("train_cell") is not None
 
-    def _cell_spec(self, name: str, index: int, concurrency: int) -> CellSpec:
+    def _engine_url(self, position: int) -> str | None:
+        """Address of an engine that somebody else runs: one for all, or one per engine, cells first."""
+        urls = getattr(self._graph.resources.engine, "url", None)
+        return urls[position] if isinstance(urls, list) else urls
+
+    def _cell_spec(self, name: str, index: int, concurrency: int, *, position: int) -> CellSpec:
         graph, resources = self._graph, self._graph.resources
         proxy = graph.find_node("harness_proxy")
         settings = proxy.settings if proxy else {}
@@ -153,12 +159,17 @@ class Cluster:
             concurrency=concurrency,
             engine_kind=engine["kind"],
             engine={k: getattr(resources.engine, k) for k in engine if k != "kind"},
+            engine_url=self._engine_url(position),
+            run_dir=self._run_dir,
             model_dir=self._run_dir / "checkpoints" / str(published) / "model",
             published_version=published,
             context_limit=settings.get("context_limit", 32768),
             temperature=settings.get("temperature", 1.0),
             threads=engine.get("threads", 1),
             seed=self._seed + 1000 * (index + 1),
+            trains=self._trains,
+            is_remote=self._is_remote,
+            protocol=resources.weights.protocol if resources.weights else "tcp",
             learner=self._learner_spec(settings.get("temperature", 1.0)) if index >= 0 and self._trains else None,
         )
 
@@ -178,6 +189,7 @@ class Cluster:
             objective={name: train.settings[name] for name in ("token_weight_cap", "clip_low", "clip_high")},
             temperature=temperature,
             layout=dict(self._plan.cells[0].layout),
+            device="cuda" if self._graph.resources.cells.device == "gpu" else "cpu",
             timeout_s=weights.timeout_s,
             seed=self._seed,
         )

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -101,7 +100,6 @@ class Conductor:
         reroute: Callable[[Mapping[str, str]], Awaitable[None]],
         put_object: Callable[[Any], Any],
         store: Store,
-        run_dir: Path,
         clip_bounds: tuple[float, float],
         keep_checkpoints: int | None,
         max_unclaimed: int = 8,
@@ -114,7 +112,6 @@ class Conductor:
             reroute: rewrites the proxy's routes.
             put_object: puts a micro-step where cells can fetch it.
             store: the run's tables.
-            run_dir: the run's directory.
             clip_bounds: bounds of the execution clip, for executions that span rows.
             keep_checkpoints: newest checkpoints that are kept; None keeps all.
             max_unclaimed: micro-steps that may wait unclaimed before the packing operator is held back.
@@ -124,7 +121,6 @@ class Conductor:
         self._reroute = reroute
         self._put_object = put_object
         self._store = store
-        self._run_dir = run_dir
         self._clip_bounds = clip_bounds
         self._keep = keep_checkpoints
         self._max_unclaimed = max_unclaimed
@@ -208,7 +204,7 @@ class Conductor:
             descriptor = await self._cells[CORE].call("expose", scheduler.version)
             await self._load_published(cell_engine(cell), descriptor)
         else:
-            await self._cells[cell].call("load_checkpoint", str(self._run_dir), scheduler.published_version)
+            await self._cells[cell].call("load_checkpoint", scheduler.published_version)
         self._tell(scheduler.switched_to_rollout, cell)
 
     # A step
@@ -309,7 +305,7 @@ class Conductor:
         kill_point("between_update_and_checkpoint")
         row, consumption = self._rows_of(step, decision, grad_norm)
         state = {"step": row, "consumption": consumption}
-        await self._cells[CORE].call("save_checkpoint", str(self._run_dir), step.version, state, self._keep)
+        await self._cells[CORE].call("save_checkpoint", step.version, state, self._keep)
         kill_point("between_checkpoint_and_steps_row")
         self._store.append("consumption", consumption)
         self._store.append("steps", [row])

@@ -10,10 +10,16 @@ if TYPE_CHECKING:
     from gyre.runtime.cells import CellSpec
 
 
-def open_engine(spec: CellSpec) -> tuple[Any, Any]:
+def open_engine(spec: CellSpec, *, host: str) -> tuple[Any, Any]:
     """Make the engine of a cell and serve it: (engine, running server)."""
+    from gyre.rollout.engines.remote import RemoteEngine, RemoteServer
     from gyre.rollout.engines.server import serve_engine
 
+    if spec.engine_url is not None:
+        remote = RemoteEngine(spec.engine_url)
+        if spec.learner is not None:
+            remote.load_weights_from_disk(str(spec.model_dir), spec.published_version)
+        return remote, RemoteServer(spec.engine_url)
     if spec.engine_kind == "local":
         from gyre.rollout.engines.local import LocalEngine
 
@@ -33,5 +39,5 @@ def open_engine(spec: CellSpec) -> tuple[Any, Any]:
             spec.engine["script"], model_dir=spec.model_dir, concurrency=spec.concurrency, version=spec.published_version
         )
     else:
-        raise RunError(f"a cell of this version runs the engines 'local' and 'scripted', not '{spec.engine_kind}'")
-    return engine, serve_engine(engine, spec.host)
+        raise RunError(f"{spec.name}: the engine '{spec.engine_kind}' is not started by gyre yet; start it and give its url")
+    return engine, serve_engine(engine, host)

@@ -71,7 +71,7 @@ def import_target(path: str) -> Callable[..., Any]:
 def build_operator(target: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[Any, Callable[..., Any]]:
     """Make the operator: (object or None, what to call with the ports)."""
     if inspect.isclass(target):
-        made = target(**arguments)
+        made: Any = target(**arguments)
         return made, made.run
     if not arguments:
         return None, target
@@ -163,12 +163,13 @@ class NodeRunner:
         await self._send_outputs(result, step=step)
 
     async def _send_outputs(self, result: Any, *, step: Any = None) -> None:
+        named: dict[str, Batch[Any]]
         if isinstance(result, Mapping):
             named = dict(result)
         elif isinstance(result, tuple):
             named = {name: getattr(result, name) for name in result._fields}  # pyright: ignore[reportAttributeAccessIssue]
         else:
-            named = dict.fromkeys(list(self.spec.outputs)[:1], result)
+            named = {name: result for name in list(self.spec.outputs)[:1]}  # noqa: C420
         for name, batch in named.items():
             await self._send(name, batch if batch.step is not None or step is None else Batch(batch.table, step))
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.progress import track
 
 from gyre.errors import RunError, UserError
 from gyre.graph.registry import find_operator
@@ -77,7 +79,8 @@ def read_tasks_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if [port.record for port in operator.outputs.values()] != [Task] or operator.inputs:
             continue
         bound = bind_settings(node, document["settings"][node], operator.settings, base_dir=base_dir, owner=operator.name)
-        batch: Batch[Task] = operator.target(**bound.values)
+        read: Any = operator.target
+        batch: Batch[Task] = read(**bound.values)
         tasks |= {row["query_id"]: row for row in batch.rows()}
     return tasks
 
@@ -110,10 +113,9 @@ def closed_executions(store: RunStore, tasks: Mapping[str, Mapping[str, Any]]) -
 
 async def _score_all(scorer: BoundScorer, name: str, closed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    with click.progressbar(closed, label=f"scoring with {name}", file=click.get_text_stream("stderr")) as progress:
-        for row in progress:
-            answered = await scorer(Batch.of(ClosedExecution, [row]))
-            found += [{**a, "designated": False, "reason": f"{name}: {a['reason']}"} for a in answered.rows()]
+    for row in track(closed, description=f"scoring with {name}", console=Console(stderr=True), transient=True):
+        answered = await scorer(Batch.of(ClosedExecution, [row]))
+        found += [{**a, "designated": False, "reason": f"{name}: {a['reason']}"} for a in answered.rows()]
     if not found:
         raise RunError(f"scorer {name} answered for no execution")
     return found

@@ -175,7 +175,6 @@ class Wiring:
             reroute=self._reroute,
             put_object=ray.put,
             store=store,
-            run_dir=self.run_dir,
             clip_bounds=spec.clip_bounds,
             keep_checkpoints=spec.keep_checkpoints,
         )
