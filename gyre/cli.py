@@ -7,6 +7,7 @@ imported inside the command that needs them, so that `gyre --help` and `gyre che
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -101,11 +102,11 @@ def cli() -> None:
     """
 
 
-def command(*examples: str) -> Callable[[Callable[..., int]], ExampleCommand]:
+def command(*examples: str, cls: type[ExampleCommand] = ExampleCommand) -> Callable[[Callable[..., int]], ExampleCommand]:
     """Declare a command by its function; its name is the function's, its help the docstring and the examples."""
 
     def declare(function: Callable[..., int]) -> ExampleCommand:
-        declared = click.command(None, ExampleCommand)(function)
+        declared = click.command(None, cls)(function)
         declared.examples = examples
         cli.add_command(declared)
         return declared
@@ -350,25 +351,67 @@ def schema(name: str | None, as_json: bool) -> int:
     return EXIT_DONE
 
 
-@command("gyre bench tree")
+class BenchCommand(ExampleCommand):
+    """`gyre bench`: its help tells of all benchmarks, or, after a name, what that one measures and the form of its input."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note which benchmark is named: `--help` is answered before arguments are read."""
+        ctx.meta["gyre.bench"] = next((arg for arg in args if arg in _bench_names()), None)
+        return super().parse_args(ctx, args)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the docstrings of the benchmarks' files as they stand; nothing is imported for it."""
+        super().format_help_text(ctx, formatter)
+        named = ctx.meta.get("gyre.bench")
+        lines = _bench_doc(named).splitlines() if named else [line for name in _bench_names() for line in _bench_summary(name)]
+        formatter.write("\n" + "".join(f"  {line}".rstrip() + "\n" for line in lines))
+
+
+@command("gyre bench tree", "gyre bench tree --help", "gyre bench pack --input lengths.jsonl --json", cls=BenchCommand)
 @click.argument("name")
-@set_option
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_parse_settings,
+    help="Give a setting of the benchmark a value (JSON, else a string); may be repeated.",
+)
+@click.option("--input", type=click.Path(path_type=Path), help="Measure on data from outside; its form is in `gyre bench NAME --help`.")
 @json_option
-def bench(name: str, settings: dict[str, str], as_json: bool) -> int:
+def bench(name: str, settings: dict[str, str], input: Path | None, as_json: bool) -> int:
     """Run one benchmark; `ok` says whether the limits written in its own file hold."""
     from gyre.graph.hints import suggest
 
-    folder = Path(__file__).parent / "bench"
-    known = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
-    if name not in known:
-        raise UserError(f"there is no benchmark '{name}'", hint=suggest(name, known, what="benchmarks are"))
-    result = importlib.import_module(f"gyre.bench.{name}").run(settings)
+    if name not in _bench_names():
+        raise UserError(f"there is no benchmark '{name}'", hint=suggest(name, _bench_names(), what="benchmarks are"))
+    module = importlib.import_module(f"gyre.bench.{name}")
+    result = module.run({**settings, "input": str(input)} if input else settings)
     if as_json:
         print_json(result)
     else:
-        print_columns((key, str(value)) for key, value in result["figures"].items())
+        limits = getattr(module, "LIMITS", {})
+        rows = [(key, f"{value:.6g}", f"limit {limits[key]}" if key in limits else "") for key, value in result["figures"].items()]
+        width = max(len(value) for _, value, _ in rows)
+        print_columns((key, f"{value:>{width}}  {limit}") for key, value, limit in rows)
         click.echo("ok" if result["ok"] else "outside its limits")
     return EXIT_DONE if result["ok"] else EXIT_FAILED
+
+
+def _bench_names() -> list[str]:
+    return sorted(path.stem for path in (Path(__file__).parent / "bench").glob("*.py") if not path.stem.startswith("_"))
+
+
+def _bench_doc(name: str) -> str:
+    source = (Path(__file__).parent / "bench" / f"{name}.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def _bench_summary(name: str) -> list[str]:
+    """First line of a benchmark's docstring, and what it says of its input."""
+    first, *paragraphs = _bench_doc(name).split("\n\n")
+    forms = [line for paragraph in paragraphs if paragraph.startswith("Input:") for line in paragraph.splitlines()]
+    return [f"{name:<10} {first.partition(': ')[2] or first}", *(f"    {line}" for line in forms)]
 
 
 def _from_room(module: str, name: str) -> Any:

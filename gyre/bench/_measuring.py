@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -95,3 +96,10 @@ def percentile(values: list[float], share: float) -> float:
     if not values:
         return math.nan
     return sorted(values)[min(len(values) - 1, math.ceil(share * len(values)) - 1)]
+
+
+def shipped_model_dir() -> Path:
+    """The small model that the pipelines come with: beside the package in a checkout, inside it in a wheel."""
+    package = Path(str(resources.files("gyre")))
+    inside = package / "pipelines" / "models" / "tiny"
+    return inside if inside.is_dir() else package.parent / "pipelines" / "models" / "tiny"
