@@ -89,6 +89,8 @@ class FakeEngine:
         self.bodies: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.gate: asyncio.Event | None = None
+        self.hold_stream_at: int | None = None
+        """Wait for the gate inside a stream, behind so many chunks, instead of before the answer."""
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -133,7 +135,7 @@ class FakeEngine:
         if callable(step):
             reply = step(self, body)
         else:
-            if self.gate is not None:
+            if self.gate is not None and self.hold_stream_at is None:
                 await self.gate.wait()
             is_short = len(step) <= body["sampling_params"]["max_new_tokens"]
             ids = step[: body["sampling_params"]["max_new_tokens"]]
@@ -150,6 +152,8 @@ class FakeEngine:
         await response.prepare(request)
         ids = reply["output_ids"]
         for end in range(1, len(ids)):
+            if end == self.hold_stream_at and self.gate is not None:
+                await self.gate.wait()
             part = self.reply(ids[:end], None)
             await response.write(b"data: " + json.dumps(part).encode() + b"\n\n")
         await response.write(b"data: " + json.dumps(reply).encode() + b"\n\ndata: [DONE]\n\n")
