@@ -82,6 +82,10 @@ class Step:
     """Whether the scheduler was told that all micro-steps are finished."""
     training: dict[int, asyncio.Task[int]] = field(default_factory=dict)
     """Running claim loops, by cell."""
+    claimed_s: dict[str, float] = field(default_factory=dict)
+    """When each claimed micro-step was claimed."""
+    busy_s: float = 0.0
+    """Time of all cells together from claims to results; what a simulation is fitted to."""
 
     @property
     def num_executions(self) -> int:
@@ -266,6 +270,7 @@ class Conductor:
             step.changed.clear()
             await step.changed.wait()
         step.changed.set()
+        step.claimed_s[item.item_id] = time.time()
         kill_point("after_claim")
         self._look_for_end(step)
         return {**item._asdict(), "row": [step.rows[item.item_id]]}
@@ -277,8 +282,10 @@ class Conductor:
         if "ratios" in result:
             for execution_id, (sum_log_r, count) in result["ratios"].items():
                 step.claims.report_ratio(execution_id, row_id=item_id, sum_log_r=sum_log_r, count=count)
-        if step.claims.finish(cell, item_id) and "ratios" not in result:
-            step.results[item_id] = result
+        if step.claims.finish(cell, item_id):
+            step.busy_s += time.time() - step.claimed_s[item_id]
+            if "ratios" not in result:
+                step.results[item_id] = result
         step.changed.set()
         self._look_for_end(step)
 
@@ -297,7 +304,7 @@ class Conductor:
     # The end of a step
 
     async def _reduce(self, decision: d.Reduce) -> None:
-        step = self._current(decision.version)
+        step, drained_s = self._current(decision.version), time.time()
         await asyncio.gather(*(step.training[cell] for cell in decision.cells))
         await asyncio.gather(*(self._cells[cell].call("reduce", len(decision.cells)) for cell in decision.cells))
         kill_point("after_reduction")
@@ -310,7 +317,8 @@ class Conductor:
         self._store.append("consumption", consumption)
         self._store.append("steps", [row])
         self.steps.append(row)
-        await self._room.record_event("updated", 0, {"version": step.version, "cells": list(decision.cells)})
+        cost = {"busy_s": step.busy_s, "microsteps": len(step.claimed_s), "commit_s": time.time() - drained_s}
+        await self._room.record_event("updated", 0, {"version": step.version, "cells": list(decision.cells), **cost})
         self._step = None
         self._tell(self._room.scheduler.updated, step.version)
 
