@@ -391,9 +391,9 @@ def bench(name: str, settings: dict[str, str], input: Path | None, as_json: bool
         print_json(result)
     else:
         limits = getattr(module, "LIMITS", {})
-        rows = [(key, f"{value:.6g}", f"limit {limits[key]}" if key in limits else "") for key, value in result["figures"].items()]
-        width = max(len(value) for _, value, _ in rows)
-        print_columns((key, f"{value:>{width}}  {limit}") for key, value, limit in rows)
+        texts = {key: str(value) if isinstance(value, bool) else f"{value:.6g}" for key, value in result["figures"].items()}
+        width = max(map(len, texts.values()))
+        print_columns((key, f"{text:>{width}}  {f'limit {limits[key]}' if key in limits else ''}") for key, text in texts.items())
         click.echo("ok" if result["ok"] else "outside its limits")
     return EXIT_DONE if result["ok"] else EXIT_FAILED
 
