@@ -34,7 +34,9 @@ class WorkloadSettings:
     unresolved_groups: float = 1.0
     """Share of groups that such executions come from: 1 spreads them evenly, less clusters them by group."""
     evaluation_s: float = 0.0
-    """From the end of a harness to its score."""
+    """One evaluation."""
+    evaluation_slots: int | None = None
+    """Evaluations at a time; the others wait for their turn. Null: as many as there are."""
     load_share: float = 0.0
     """Share of an execution's length in a full engine that vanishes in an empty one; in between it falls with the load."""
     contention: float = 0.0
@@ -62,7 +64,7 @@ class WorkloadSettings:
 
 
 _SHARES = ("unresolved_share", "unresolved_groups", "load_share", "train_spread_by_length")
-_POSITIVE = ("execution_s", "deadline_s", "budget_s", "microsteps_per_group", "unresolved_groups")
+_POSITIVE = ("execution_s", "deadline_s", "budget_s", "microsteps_per_group", "unresolved_groups", "evaluation_slots")
 
 
 def check_workload(workload: WorkloadSettings) -> Iterator[Problem]:

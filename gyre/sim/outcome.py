@@ -130,4 +130,3 @@ def _mean(values: Sequence[float]) -> float:
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
-

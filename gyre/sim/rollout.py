@@ -7,6 +7,7 @@ last outcome of its executions.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -57,6 +58,8 @@ class RolloutModel:
         self._tell = tell
         self._groups: dict[str, _OpenGroup] = {}
         self._running: dict[str, Running] = {}
+        self._evaluators_free_s: list[float] = []
+        """Heap of the times at which the evaluators that ever worked are free again."""
         # Without faults and contention no execution is ever slower than in a full engine.
         self._may_be_late = self._settings.contention > 0 or faults.faults != Faults()
         self._changed: dict[EngineModel, None] = {}
@@ -156,19 +159,34 @@ class RolloutModel:
 
     def _await_outcome(self, running: Running, status: str, duration_s: float) -> None:
         s = self._settings
-        delay_s = 0.0 if status == "cancelled" else s.evaluation_s
-        if self._faults.happens(self._faults.faults.evaluator_share):
-            delay_s *= 2
+        delay_s = 0.0
         if running.is_unresolved and status != "cancelled":
             budget_s = s.budget_s if s.budget_s is not None else s.deadline_s
-            delay_s = max(delay_s, (budget_s or 0.0) - duration_s)
+            delay_s = max(0.0, (budget_s or 0.0) - duration_s)
             self._journal.ends["unresolved"] += 1
             duration_s += delay_s
         if status != "cancelled":
             self._journal.durations_s.append(duration_s)
             group = self._groups[running.group_id]
             group.longest_s = max(group.longest_s, duration_s)
-        self._clock.after(delay_s, self._get_outcome, (running, status))
+        if status == "cancelled":
+            self._clock.after(0.0, self._get_outcome, (running, status))
+        else:
+            self._evaluate(running, status, not_before_s=delay_s)
+
+    def _evaluate(self, running: Running, status: str, *, not_before_s: float) -> None:
+        """Score an execution when an evaluator is free; one that stays unresolved has its outcome at the end of its budget."""
+        evaluation_s = self._settings.evaluation_s
+        if self._faults.happens(self._faults.faults.evaluator_share):
+            evaluation_s *= 2
+        slots = self._settings.evaluation_slots
+        if slots is None:
+            self._clock.after(max(evaluation_s, not_before_s), self._get_outcome, (running, status))
+            return
+        now_s = self._clock.now_s
+        free_s = max(now_s, heapq.heappop(self._evaluators_free_s)) if len(self._evaluators_free_s) >= slots else now_s
+        heapq.heappush(self._evaluators_free_s, free_s + evaluation_s)
+        self._clock.at(max(free_s + evaluation_s, now_s + not_before_s), self._get_outcome, (running, status))
 
     def _get_outcome(self, closed: tuple[Running, str]) -> None:
         running, status = closed
