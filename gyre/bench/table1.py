@@ -15,7 +15,7 @@ Settings: `seeds` (8), paired over the rows; `steps` (12).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
