@@ -13,11 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gyre.errors import GyreError, RunError, UserError
+from gyre.errors import GyreError, Problem, RunError, SpecError, UserError
 from gyre.graph.plan import Plan, plan_pipeline
 from gyre.graph.rundir import SPEC_FILE, check_run_dir, spec_document
 from gyre.graph.spec import Spec
@@ -56,6 +57,7 @@ def run_pipeline(spec: Spec, *, run_dir: Path, resume: bool = False, stop_after_
     document = spec_document(graph, versions=installed_versions())
     run_dir = run_dir.resolve()
     check_run_dir(run_dir, document, resume=resume)
+    _check_runnable(graph, plan)
     _check_engines(graph)
     run_dir.mkdir(parents=True, exist_ok=True)
     with RunLock(run_dir) as lock:
@@ -79,6 +81,22 @@ def _version_of(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
+
+
+def _check_runnable(graph: TypedGraph, plan: Plan) -> None:
+    """Name what can be planned and simulated, but not yet run."""
+    problems = []
+    engine = plan.resources.get("engine", {})
+    if engine.get("kind") == "sglang" and not engine.get("url"):
+        hint = "start the servers and give their addresses, or use gyre.engine('local')"
+        problems.append(Problem("resources.engine.url", "gyre does not start SGLang servers by itself yet", hint))
+    if graph.find_node("train_cell") is not None:
+        wide = [axis for axis, size in asdict(graph.resources.cells.layout).items() if size != 1]
+        for axis in wide:
+            hint = "write 1; a cell trains with one rank so far (gyre simulate takes any layout)"
+            problems.append(Problem(f"resources.cells.layout.{axis}", "a cell of several ranks cannot train yet", hint))
+    if problems:
+        raise SpecError(problems)
 
 
 def _check_engines(graph: TypedGraph) -> None:
