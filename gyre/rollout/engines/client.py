@@ -98,7 +98,9 @@ class EngineClient:
         """
         body = self._generate_body(input_ids, sampling, rid, is_streamed=False)
         reply = await self._post_json("/generate", body)
-        return parse_generation(reply, initial_version=self._initial_version, where=self.base_url)
+        generation = parse_generation(reply, initial_version=self._initial_version, where=self.base_url)
+        self._check_prompt(generation, len(body["input_ids"]), rid)
+        return generation
 
     async def generate_stream(
         self, input_ids: TokenIds, sampling: SamplingParams | Mapping[str, Any], rid: str
@@ -114,6 +116,7 @@ class EngineClient:
             await self._raise_for_status(response)
             async for line in _lines(response):
                 if (generation := reader.feed(line)) is not None:
+                    self._check_prompt(generation, len(body["input_ids"]), rid)
                     yield generation
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise EngineError(f"engine {self.base_url}: the stream of request {rid} broke off ({error!r})") from error
@@ -155,6 +158,14 @@ class EngineClient:
             raise EngineRefusedError(
                 f"request {rid} holds token id {bad}, outside the vocabulary of {self._vocab_size or 'the engine'};"
                 " the tokenizer and the model belong to different policies"
+            )
+
+    def _check_prompt(self, generation: Generation, num_sent: int, rid: str) -> None:
+        """Refuse an answer to another context: an engine that decodes and encodes the ids again samples from something else."""
+        if generation.prompt_tokens not in (0, num_sent):
+            raise EngineRefusedError(
+                f"engine {self.base_url} read {generation.prompt_tokens} tokens where request {rid} has {num_sent};"
+                " the answer belongs to another context, serve a model that takes token ids as they are"
             )
 
     # Control
