@@ -3,6 +3,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+HARNESSES := .cache/harnesses
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export RAY_USAGE_STATS_ENABLED := 0
 
@@ -25,9 +26,9 @@ $(VENV)/.ready: requirements/base.txt requirements/nodeps.txt requirements/dev.t
 quickstart: setup ## watch a small policy get better at coding tasks (about ten minutes on two cores)
 	@$(BIN)/gyre run pipelines/quickstart.jsonnet
 
-test: setup ## everything CI runs: checks, Ray and kill tests, docs, wheel
+test: setup harnesses ## everything CI runs: checks, Ray, kill and harness tests, docs, wheel
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/python -m pytest tests -m "not gpu and (ray or harness or sglang or browser)" --timeout 600
+	@$(BIN)/python -m pytest tests -m "not gpu and (ray or harness or sglang or browser or slow)" --timeout 600
 	@$(MAKE) --no-print-directory docs wheel
 
 check: setup lint unit ## format, lint, types, import contracts, unit, property and simulation tests (under three minutes)
@@ -38,7 +39,7 @@ lint: setup
 	@$(BIN)/pyright --pythonpath $(BIN)/python | tail -n 3
 
 unit: setup
-	@$(BIN)/python -m pytest tests -m "not (ray or harness or sglang or browser or gpu)" -n 2
+	@$(BIN)/python -m pytest tests -m "not (ray or harness or sglang or browser or gpu or slow)" -n 2
 
 docs: setup ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict --quiet
@@ -46,8 +47,14 @@ docs: setup ## build the documentation into site/
 wheel: setup ## build the wheel and look into it
 	@$(BIN)/python -m build --wheel --no-isolation --outdir dist . >/dev/null && ls dist/*.whl
 
+harnesses: $(HARNESSES)/.ready ## install Claude Code, Codex, Qwen Code and mini-swe-agent at pinned versions (1.3 GB)
+
+$(HARNESSES)/.ready: requirements/harnesses/package.json requirements/harnesses/package-lock.json requirements/harnesses/mini-swe-agent.txt scripts/install_harnesses.sh | setup
+	@bash scripts/install_harnesses.sh $(HARNESSES) $(BIN)/python
+	@touch $@
+
 warm-start: setup ## make pipelines/models/tiny from nothing (see docs)
 	@$(BIN)/python scripts/warm_start.py
 
 clean: ## remove what the targets made, runs excepted
-	@rm -rf $(VENV) site dist build
+	@rm -rf $(VENV) $(HARNESSES) site dist build

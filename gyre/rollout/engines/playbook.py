@@ -2,7 +2,7 @@
 
     {"agents": [
       {"name": "memory", "when": {"last_contains": "checkpoint"}, "says": "<summary>{progress}</summary>"},
-      {"name": "helper", "when": {"first_user_contains": "Sort the file"}, "steps": [
+      {"name": "helper", "when": {"user_contains": "Sort the file"}, "steps": [
         {"text": "I sort.", "calls": [{"name": "bash", "arguments": {"command": "sort a > b"}}]}, {"text": "It is sorted."}]},
       {"name": "main", "steps": [{"calls": [{"name": "agent", "arguments": {"prompt": "Sort the file a."}}]}, {"text": "Done."}]}
     ]}
@@ -24,11 +24,10 @@ from typing import Any
 from gyre.errors import UserError
 from gyre.rollout.engines.protocol import EngineRefusedError
 
-CONDITIONS = ("contains", "system_contains", "first_user_contains", "last_contains")
-"""Where an agent's `when` looks: the prompt, its system turns, its first user turn, everything behind the last answer."""
+CONDITIONS = ("contains", "system_contains", "user_contains", "last_contains")
+"""Where `when` looks: the prompt, its system turns, its user turns and tool results, everything behind the last answer."""
 
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?=<\|im_end\|>|<\|im_start\|>|\Z)", re.DOTALL)
-_MARK = re.compile(r"\[[\w-]+ \d+\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,37 +71,39 @@ class Playbook:
     def __init__(self, agents: Sequence[Agent], *, place: str) -> None:
         self._agents = tuple(agents)
         self._place = place
+        names = "|".join(re.escape(agent.name) for agent in agents if agent.is_marked)
+        self._marks = re.compile(rf"\[({names}) (\d+)\]")
 
     def __call__(self, prompt: str) -> str:
         """The answer to a prompt; refused where no agent is meant."""
         facts = _read_prompt(prompt)
         for agent in self._agents:
             if all(text in facts[name] for name, texts in agent.when.items() for text in texts):
-                return _speak(agent, prompt)
+                return self._speak(agent, prompt)
         raise EngineRefusedError(f"no agent of {self._place} answers the prompt that ends in {prompt[-200:]!r}")
+
+    def _speak(self, agent: Agent, prompt: str) -> str:
+        marks = self._marks.findall(prompt)
+        numbers = [int(number) for name, number in marks if name == agent.name] if agent.is_marked else []
+        number = min(1 + max(numbers, default=0), len(agent.steps))
+        step = agent.steps[number - 1]
+        progress = dict.fromkeys(f"[{name} {number}]" for name, number in marks)
+        values = {"progress": " ".join(progress), "found": _find(step, agent, prompt)}
+        mark = f"[{agent.name} {number}] " if agent.is_marked else ""
+        return "\n".join([(mark + _fill(step.text, values)).strip(), *(_write_call(call, values) for call in step.calls)])
 
 
 def _read_prompt(prompt: str) -> dict[str, str]:
     turns = _TURN.findall(prompt)
     if turns and turns[-1] == ("assistant", ""):
         turns.pop()
-    users = [text for role, text in turns if role == "user"]
     last = max((n for n, (role, _) in enumerate(turns) if role == "assistant"), default=-1)
     return {
         "contains": prompt,
         "system_contains": "\n".join(text for role, text in turns if role == "system"),
-        "first_user_contains": users[0] if users else "",
+        "user_contains": "\n".join(text for role, text in turns if role not in ("assistant", "system")),
         "last_contains": "\n".join(text for _, text in turns[last + 1 :]),
     }
-
-
-def _speak(agent: Agent, prompt: str) -> str:
-    marks = re.findall(rf"\[{re.escape(agent.name)} (\d+)\]", prompt) if agent.is_marked else []
-    number = min(1 + max(map(int, marks), default=0), len(agent.steps))
-    step = agent.steps[number - 1]
-    values = {"progress": " ".join(dict.fromkeys(_MARK.findall(prompt))), "found": _find(step, agent, prompt)}
-    mark = f"[{agent.name} {number}] " if agent.is_marked else ""
-    return "\n".join([(mark + _fill(step.text, values)).strip(), *(_write_call(call, values) for call in step.calls)])
 
 
 def _find(step: Step, agent: Agent, prompt: str) -> str:
