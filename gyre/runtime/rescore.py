@@ -95,10 +95,7 @@ def closed_executions(store: RunStore, tasks: Mapping[str, Mapping[str, Any]]) -
         task = tasks[row["query_id"]]
         rows.append(
             {
-                **{
-                    name: row[name]
-                    for name in ("execution_id", "group_id", "query_id", "dispatch_version", "status", "workspace", "reason")
-                },
+                **{name: row[name] for name in SHARED_COLUMNS},
                 "group_size": 1,
                 "group_surplus": 0,
                 "attempt": max(1, row["attempts"]),
