@@ -93,10 +93,11 @@ class Dispatch:
 
     async def run(self, tasks: Stream[Task], versions: Stream[PolicyVersion] | None = None) -> Stream[Execution]:
         """Admit groups as ordered, each under the version that was published last; without training there is only version 0."""
-        listed = [row async for batch in tasks for row in batch.rows()]
-        order = QueryOrder(listed, seed=self.seed)
+        # The feedback edge is emptied from the first moment: whoever fills it must never wait for this operator to be elsewhere.
         published = _Newest(versions)
         try:
+            listed = [row async for batch in tasks for row in batch.rows()]
+            order = QueryOrder(listed, seed=self.seed)
             while (wanted := await self.control.next_dispatch()) is not None:
                 if not wanted["restored"]:
                     await published.at_least(wanted["version"])
