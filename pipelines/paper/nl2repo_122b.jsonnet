@@ -31,7 +31,7 @@ function(
       cells: cells,
       standalone: standalone,
       nodes_per_cell: nodes_per_cell,
-      concurrency_per_node: concurrency_per_node,
+      concurrency: concurrency_per_node * nodes_per_cell,
       policy: policy,
       rho_min: rho_min,
       streaming: streaming,

@@ -11,7 +11,7 @@ local here = gyre.folder(std.thisFile);
     resources: {
       cells: gyre.cells({
         count: shape.cells,
-        concurrency: shape.concurrency_per_node * shape.nodes_per_cell,
+        concurrency: shape.concurrency,
         standalone: shape.standalone,
         layout: { tp: gpus_per_node, dp: shape.nodes_per_cell },
         device: 'gpu',

@@ -1,18 +1,43 @@
-// Workloads at the paper's scale.
+// Workloads at the paper's scale. Published are the facts of the distribution and the switches; the rest is fitted to Table 1 or assumed.
 local hour = 3600;
 local switches = { to_training_s: 8.52, to_rollout_s: 3.46 };  // published
 
 {
+  // Published: mean execution 1.93 h, mean of the longest in a group 2.96 h, 9.51 % of groups from 4 h, 6.25 % harness timeouts, 0.87 %
+  // overall timeouts. Fitted to the eleven rows of Table 1 under these facts: spreads, deadline, budget, training, step, publication.
   nl2repo_122b: switches {
-    deadline_h:: 3.4,
-    execution_s: 2.0 * hour,
-    query_spread: 0.3428,
-    execution_spread: 0.2676,
+    deadline_h:: 3.1,
+    execution_s: 1.92 * hour,
+    query_spread: 0.25,
+    execution_spread: 0.28,
     deadline_s: self.deadline_h * hour,
-    budget_s: 4.63 * hour,
+    budget_s: 4.4 * hour,
     unresolved_share: 0.0087,
     unresolved_groups: 0.12,
-    train_rank_s: 675,
+    train_rank_s: 810,  // 3.6 hours of a four-node cell for the 512 executions of a step
     microsteps_per_group: 8,
+    step_s: 20,
+    publish_s: 30,
   },
+
+  // Published: 61.1 % of groups take 4 h or more; in 38.2 % the longest execution ends with an overall timeout. The mean is fitted to the
+  // elastic run's hours under each reading of the concurrency limit; training to the Async run's.
+  nl2repo_2_4t(mean_h):: switches {
+    deadline_h:: 4.45,
+    execution_s: mean_h * hour,
+    query_spread: 0.25,
+    execution_spread: 0.28,
+    deadline_s: self.deadline_h * hour,
+    budget_s: 4.9 * hour,
+    unresolved_share: 0.05,
+    unresolved_groups: 0.5,
+    train_rank_s: 3240,
+    microsteps_per_group: 8,
+    step_s: 60,
+    publish_s: 60,
+  },
+
+  // No figure of these two is published; they are shorter than NL2RepoBench's.
+  deepswe_122b: self.nl2repo_122b { deadline_h:: 1.5, execution_s: 0.7 * hour, budget_s: 2 * hour, train_rank_s: 300 },
+  terminalbench_122b: self.nl2repo_122b { deadline_h:: 1.0, execution_s: 0.4 * hour, budget_s: 1.4 * hour, train_rank_s: 180 },
 }
