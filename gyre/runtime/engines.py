@@ -36,7 +36,11 @@ def open_engine(spec: CellSpec, *, host: str) -> tuple[Any, Any]:
         from gyre.rollout.engines.scripted import ScriptedEngine
 
         engine = ScriptedEngine(
-            spec.engine["script"], model_dir=spec.model_dir, concurrency=spec.concurrency, version=spec.published_version
+            spec.engine["script"],
+            model_dir=spec.model_dir,
+            concurrency=spec.concurrency,
+            context_length=spec.context_limit,
+            version=spec.published_version,
         )
     else:
         raise RunError(f"{spec.name}: the engine '{spec.engine_kind}' is not started by gyre yet; start it and give its url")

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from support.harness_play import Play, check_records, describe, play
 
 pytestmark = pytest.mark.harness

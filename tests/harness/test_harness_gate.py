@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from support.gated_sandbox import GatedSandbox
 
 from gyre.rollout.sandbox import Bind
-from support.gated_sandbox import GatedSandbox
 
 pytestmark = pytest.mark.harness
 
