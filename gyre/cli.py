@@ -367,7 +367,7 @@ class BenchCommand(ExampleCommand):
         formatter.write("\n" + "".join(f"  {line}".rstrip() + "\n" for line in lines))
 
 
-@command("gyre bench tree", "gyre bench tree --help", "gyre bench pack --input lengths.jsonl --json", cls=BenchCommand)
+@command("gyre bench tree", "gyre bench pack --input lengths.jsonl --json", cls=BenchCommand)
 @click.argument("name")
 @click.option(
     "--set",
