@@ -338,6 +338,11 @@ class Pipeline(Protocol):
         """Folder of its file, which relative paths in it start from."""
         ...
 
+    @property
+    def trains(self) -> bool:
+        """Whether anything is trained on what it rolls out."""
+        ...
+
 
 class Scorer(Protocol):
     """A scorer operator with its settings and resources bound."""

@@ -77,6 +77,7 @@ class HarnessProxy:
 
         self.profile = HarnessProfile.from_dict(harness, base_dir=pipeline.base_dir)
         self.engines, self.control, self.store = engines, control, store
+        self.keeps_trees = pipeline.trains
         self.host = host
         self.runner = HarnessRunner(self.profile, run_dir=store.run_dir, sandbox=choose_sandbox(sandbox).sandbox)
         self.role_rules = RoleRules.from_profile({"role_rules": self.profile.role_rules, "default_role": self.profile.default_role})
@@ -196,6 +197,8 @@ class HarnessProxy:
             result = await self.runner.run(row, attempt=attempt, proxy_url=self.url, key=key, workspace=workspace)
         finally:
             await self.proxy.close_execution(execution_id)
+        if not self.keeps_trees:  # nobody selects from them; `calls` has the records
+            self.proxy.drop_tree(execution_id)
         await self.control.finished(execution_id, result.status, result.reason)
         closed = self._closed_row(
             row,

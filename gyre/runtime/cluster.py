@@ -203,6 +203,7 @@ class Cluster:
                 nodes=tuple(spec for node, spec in specs.items() if pool_of[node] == name),
                 run_dir=self._run_dir,
                 base_dir=self._graph.spec.base_dir,
+                trains=self._trains,
                 pools=self._pools,
                 proxy=(pool_of[proxy.name], proxy.name) if proxy else None,
                 model_dir=self._run_dir / "checkpoints" / "0" / "model" if self._graph.resources.model_dir else None,

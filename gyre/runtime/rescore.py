@@ -53,7 +53,7 @@ def rescore(run: Path, *, scorer: str, as_json: bool = False) -> int:
     closed = closed_executions(store, read_tasks_of(document))
     if not closed:
         raise UserError(f"{run} has no closed execution to score", hint="wait until a harness has ended")
-    resources: Mapping[str, Any] = {"Store": store, "Pipeline": RunningPipeline(base_dir=base_dir)}
+    resources: Mapping[str, Any] = {"Store": store, "Pipeline": RunningPipeline(base_dir=base_dir, trains=False)}
     bound = BoundScorer(build_scorer(scorer, {}, resources, base_dir=base_dir))
     with RunLock(run) as lock:
         lock.acquire_shared()

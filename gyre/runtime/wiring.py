@@ -96,6 +96,8 @@ class RunningPipeline:
 
     base_dir: Path
     """Folder of the pipeline's file."""
+    trains: bool
+    """Whether anything is trained on what it rolls out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +128,8 @@ class Wiring:
     """The run's directory."""
     base_dir: Path
     """Folder of the pipeline's file."""
+    trains: bool
+    """Whether the pipeline trains."""
     pools: Mapping[str, Any]
     """Handles of all pools, by name."""
     proxy: tuple[str, str] | None
@@ -155,7 +159,11 @@ class Wiring:
             runner.connect(lambda *target: self._sender(pool, *target))
 
     def _resources(self, control: Any, store: Any) -> dict[str, Any]:
-        resources: dict[str, Any] = {"Control": control, "Store": store, "Pipeline": RunningPipeline(base_dir=self.base_dir)}
+        resources: dict[str, Any] = {
+            "Control": control,
+            "Store": store,
+            "Pipeline": RunningPipeline(base_dir=self.base_dir, trains=self.trains),
+        }
         if self.model_dir is not None:
             resources["Engines"] = EngineRoutes(model_dir=self.model_dir, urls=self.engine_urls)
         if self.proxy is not None:
