@@ -72,7 +72,7 @@ async def test_codex_works_with_a_helper_and_compacts(tmp_path: Path) -> None:
 
 
 async def test_qwen_code_works_with_a_helper_and_compacts(tmp_path: Path) -> None:
-    limits = "{ chatCompression: { contextPercentageThreshold: 0.3 }, generationConfig: { contextWindowSize: 100000 } }"
+    limits = "{ chatCompression: { contextPercentageThreshold: 0.2 }, generationConfig: { contextWindowSize: 100000 } }"
     played = await play("qwen-code", "colours", tmp_path, extend=f"{{ settings+:: {{ model: {limits} }} }}")
     check(played, {"main": "main", "helper": "sub-agent"})
     assert num_parallel(played, "[main 1]") == 2, "parallel tools"
