@@ -13,6 +13,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -22,6 +23,8 @@ from gyre.runtime.conductor import Conductor
 from gyre.runtime.resume import ResumeState
 from gyre.scheduler import decisions as d
 from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.estimates import DurationEstimates
+from gyre.scheduler.restore import RestoredState
 from gyre.scheduler.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -75,6 +78,7 @@ class ControlRoom:
         self.conductor = conductor
         self.executions: dict[str, dict[str, Any]] = {}
         self.groups: dict[str, dict[str, Any]] = {}
+        self._durations = DurationEstimates()
         self._dispatches: Door[dict[str, Any]] = Door()
         self._launches: Door[dict[str, Any]] = Door()
         self._groups_to_consume: Door[dict[str, Any]] = Door()
@@ -94,6 +98,8 @@ class ControlRoom:
             return
         await self.record_event("resumed", -1, {"version": self._resume.version})
         self.executions = {row["execution_id"]: dict(row) for row in self._resume.executions}
+        for row in self.executions.values():
+            self._learn_duration(row)
         for group in self._resume.outstanding:
             self._dispatches.put(
                 {
@@ -104,7 +110,13 @@ class ControlRoom:
                 }
             )
         self._versions.put({"version": self._resume.published_version, "time_s": now_s})
-        self._decide(self.scheduler.restore(self._resume.scheduler_state(), now_s=now_s))
+        self._decide(self.scheduler.restore(self._with_estimates(self._resume.scheduler_state()), now_s=now_s))
+
+    def _with_estimates(self, state: RestoredState) -> RestoredState:
+        """Expect of the outstanding groups what was learned before the interruption."""
+        query_of = {row["group_id"]: row["query_id"] for row in self.executions.values()}
+        groups = (replace(g, expected_s=self._durations.expect(query_of.get(g.group_id, ""))) for g in state.groups)
+        return replace(state, groups=tuple(groups))
 
     async def run(self) -> None:
         """Perform decisions for cells until the run is over; raises what made the run fail."""
@@ -252,6 +264,7 @@ class ControlRoom:
                     tuple(row["execution_id"] for row in listed),
                     listed[0]["dispatch_version"],
                     now_s=time.time(),
+                    expected_s=self._durations.expect(listed[0]["query_id"]),
                 )
             )
 
@@ -266,8 +279,13 @@ class ControlRoom:
         """See `gyre.records.Control`."""
         row = self.executions[execution_id]
         row.update(status=status, finished_at_s=time.time(), reason=reason)
+        self._learn_duration(row)
         self.store.append("executions", [row])
         self._decide(self.scheduler.finished(execution_id, status, now_s=time.time()))
+
+    def _learn_duration(self, row: Mapping[str, Any]) -> None:
+        if row["status"] != "cancelled" and row["launched_at_s"] is not None and row["finished_at_s"] is not None:
+            self._durations.add(row["query_id"], row["finished_at_s"] - row["launched_at_s"])
 
     async def assessed(self, execution_id: str, valid: bool) -> None:
         """See `gyre.records.Control`."""
