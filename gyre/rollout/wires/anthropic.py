@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gyre.rollout.wires.fields import read_max_tokens, read_stop
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request
 from gyre.rollout.wires.wire import TokenCount, Wire
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
@@ -63,8 +64,8 @@ def parse_request(body: Any) -> ChatRequest:
         has_forced_tool=isinstance(choice, Mapping) and choice.get("type") in ("tool", "any"),
         shows_reasoning=isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "adaptive"),
         is_streamed=body.get("stream") is True,
-        max_tokens=_parse_max_tokens(body.get("max_tokens")),
-        stop=_parse_stop(body.get("stop_sequences")),
+        max_tokens=read_max_tokens(body.get("max_tokens"), "max_tokens"),
+        stop=read_stop(body.get("stop_sequences"), "stop_sequences"),
         asked={name: body[name] for name in ASKED if body.get(name) is not None},
     )
 
@@ -184,19 +185,6 @@ def _parse_tools(tools: Any) -> tuple[ToolSpec, ...]:
             )
         )
     return tuple(parsed)
-
-
-def _parse_max_tokens(value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise bad_request("max_tokens: must be a whole number of at least 1", param="max_tokens")
-    return value
-
-
-def _parse_stop(stop: Any) -> tuple[str, ...]:
-    listed = [] if stop is None else stop
-    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
-        raise bad_request("stop_sequences: must be a list of strings", param="stop_sequences")
-    return tuple(text for text in listed if text)
 
 
 def render_response(answer: Answer, request: ChatRequest) -> dict[str, Any]:
@@ -319,7 +307,7 @@ def _stop(answer: Answer) -> dict[str, Any]:
     reason = "tool_use" if answer.message.tool_calls else "end_turn"
     if answer.finish_reason == "length":
         reason = "max_tokens"
-    elif answer.stop_string is not None:
+    elif answer.stop_string is not None and not answer.message.tool_calls:
         reason = "stop_sequence"
     return {"stop_reason": reason, "stop_sequence": answer.stop_string if reason == "stop_sequence" else None}
 

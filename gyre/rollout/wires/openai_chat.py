@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gyre.rollout.wires.fields import read_max_tokens, read_stop
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request
 from gyre.rollout.wires.wire import Wire
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
@@ -47,7 +48,8 @@ def parse_request(body: Any) -> ChatRequest:
         raise bad_request("messages must be a list with at least one message", param="messages")
     if body.get("n") not in (None, 1):
         raise bad_request("one choice is served per request; leave n out", param="n")
-    stream_options = body.get("stream_options")
+    stream_options, stop = body.get("stream_options"), body.get("stop")
+    most = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     return ChatRequest(
         messages=tuple(_parse_message(item, f"messages[{i}]") for i, item in enumerate(messages)),
         tools=_parse_tools(body.get("tools")),
@@ -55,8 +57,8 @@ def parse_request(body: Any) -> ChatRequest:
         has_forced_tool=body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), Mapping),
         is_streamed=body.get("stream") is True,
         wants_usage=isinstance(stream_options, Mapping) and stream_options.get("include_usage") is True,
-        max_tokens=_parse_max_tokens(body),
-        stop=_parse_stop(body.get("stop")),
+        max_tokens=read_max_tokens(body.get(most), most),
+        stop=read_stop([stop] if isinstance(stop, str) else stop, "stop"),
         asked={name: body[name] for name in ASKED if body.get(name) is not None},
     )
 
@@ -142,24 +144,6 @@ def _parse_tools(tools: Any) -> tuple[ToolSpec, ...]:
             )
         )
     return tuple(parsed)
-
-
-def _parse_max_tokens(body: Mapping[str, Any]) -> int | None:
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = body.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise bad_request(f"{name} must be a whole number of at least 1", param=name)
-        return value
-    return None
-
-
-def _parse_stop(stop: Any) -> tuple[str, ...]:
-    listed = [stop] if isinstance(stop, str) else ([] if stop is None else stop)
-    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
-        raise bad_request("stop must be a string or a list of strings", param="stop")
-    return tuple(text for text in listed if text)
 
 
 def render_response(answer: Answer, request: ChatRequest) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gyre.rollout.wires.fields import read_max_tokens
 from gyre.rollout.wires.neutral import Answer, ChatRequest, bad_request
 from gyre.rollout.wires.openai_chat import render_error, render_models
 from gyre.rollout.wires.wire import TokenCount, Wire
@@ -60,7 +61,7 @@ def parse_request(body: Any) -> ChatRequest:
         model=body["model"] if isinstance(body.get("model"), str) else "",
         has_forced_tool=choice == "required" or (isinstance(choice, Mapping) and choice.get("type") != "allowed_tools"),
         is_streamed=body.get("stream") is True,
-        max_tokens=_parse_max_tokens(body.get("max_output_tokens")),
+        max_tokens=read_max_tokens(body.get("max_output_tokens"), "max_output_tokens"),
         asked={name: body[name] for name in ASKED if body.get(name) is not None},
     )
 
@@ -245,12 +246,6 @@ def _to_spec(tool: Mapping[str, Any], name: str) -> ToolSpec:
     else:
         shown = json.dumps(parameters if isinstance(parameters, Mapping) else {}, ensure_ascii=False)
     return ToolSpec(name=name, description=description if isinstance(description, str) else "", parameters_json=shown)
-
-
-def _parse_max_tokens(value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise bad_request("max_output_tokens must be a whole number of at least 1", param="max_output_tokens")
-    return value
 
 
 # ---------------------------------------------------------------- answers

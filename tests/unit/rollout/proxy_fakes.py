@@ -89,6 +89,8 @@ class FakeEngine:
         self.bodies: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.gate: asyncio.Event | None = None
+        self.chunk_tokens = 1
+        """New tokens in a chunk of a stream."""
         self.hold_stream_at: int | None = None
         """Wait for the gate inside a stream, behind so many chunks, instead of before the answer."""
         self._runner: web.AppRunner | None = None
@@ -151,7 +153,7 @@ class FakeEngine:
         response = web.StreamResponse()
         await response.prepare(request)
         ids = reply["output_ids"]
-        for end in range(1, len(ids)):
+        for end in range(1, len(ids), self.chunk_tokens):
             if end == self.hold_stream_at and self.gate is not None:
                 await self.gate.wait()
             part = self.reply(ids[:end], None)

@@ -152,7 +152,10 @@ def _blocks_to_message(blocks: list[dict[str, Any]]) -> Message:
 
 def _anthropic_read(reply: dict[str, Any]) -> Message:
     message = _blocks_to_message(reply["content"])
-    assert reply["content"] and reply["stop_reason"] in ("max_tokens", "tool_use" if message.tool_calls else "end_turn")
+    assert reply["content"] and reply["stop_reason"] in (
+        "max_tokens",
+        *(("tool_use",) if message.tool_calls else ("end_turn", "stop_sequence")),
+    )
     return message
 
 
