@@ -38,10 +38,11 @@ from gyre.bench._conversations import HistoryCall, make_calls
 from gyre.bench._measuring import Limit, Line, outcome, read_lines, read_options, shipped_model_dir
 from gyre.errors import UserError
 from gyre.rollout.answers import AnswerReader, CallIds
+from gyre.rollout.call import Call
 from gyre.rollout.engines.protocol import Generation, SamplingParams, VersionSpan
 from gyre.rollout.generation import EngineCaller, SamplingRules
 from gyre.rollout.renderer import Renderer
-from gyre.rollout.session import Call, CallServices, Session
+from gyre.rollout.session import CallServices, Session
 from gyre.rollout.wires import openai_chat
 from gyre.rollout.wires.neutral import WireError
 from gyre.trajectory.messages import Message

@@ -16,8 +16,8 @@ from typing import Any
 
 from aiohttp import web
 
+from gyre.rollout.call import Call
 from gyre.rollout.growing import Piece
-from gyre.rollout.session import Call
 from gyre.rollout.wires.neutral import ChatRequest, WireError
 from gyre.rollout.wires.wire import EventWriter, Wire
 

@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ import orjson
 from gyre.errors import EngineError, RunError
 from gyre.records import load_schema
 from gyre.rollout.answers import AnswerReader, CallIds
+from gyre.rollout.call import Call, Progress, complete
 from gyre.rollout.engines.protocol import Generation, SamplingParams
 from gyre.rollout.generation import EngineCaller, SamplingRules
-from gyre.rollout.growing import Piece, rest_of
 from gyre.rollout.renderer import Renderer, TemplateRefusedError
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request, not_authorized, prompt_too_long
 from gyre.trajectory.messages import Message
@@ -53,68 +52,6 @@ class CallServices:
     sampling: SamplingRules
     on_call: OnCall
     clock: Callable[[], float]
-
-
-class Call:
-    """One request on its way to an answer, and the clients that wait for it."""
-
-    def __init__(self, request: ChatRequest, *, role: str, started_at_s: float) -> None:
-        self.request = request
-        self.role = role
-        self.started_at_s = started_at_s
-        self.pieces: list[Piece] = []
-        """Thinking and text in the order they were sampled."""
-        self.num_prompt_tokens = 0
-        """Tokens of the context; 0 until it is encoded."""
-        self.answer: Answer | None = None
-        """Set once the record is durable."""
-        self.error: WireError | None = None
-        """Set where there will be no answer."""
-        self.is_delivered = False
-        """Whether some client got all of the answer."""
-        self.is_committing = False
-        """Whether the record is in the tree and on its way to the store."""
-        self.num_clients = 0
-        self.task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing more will come."""
-        return self.answer is not None or self.error is not None
-
-    def can_be_joined(self) -> bool:
-        """Whether an identical request is a retry of this call."""
-        return self.error is None and not self.is_delivered and self.num_clients == 0
-
-    @contextmanager
-    def connected(self) -> Iterator[None]:
-        """Count a client while it waits."""
-        self.num_clients += 1
-        try:
-            yield
-        finally:
-            self.num_clients -= 1
-
-    def announce(self) -> None:
-        """Wake whoever waits."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def wait_done(self) -> None:
-        """Wait for the answer or the error."""
-        while not self.is_done:
-            await self._changed.wait()
-
-    async def wait_news(self, num_seen: int, timeout_s: float) -> bool:
-        """Wait until there are more than `num_seen` pieces or the call is done; False after `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not self.is_done and len(self.pieces) <= num_seen:
-                    await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 class Session:
@@ -191,11 +128,11 @@ class Session:
         call.num_prompt_tokens = len(context)
         sampling = self._sampling(request, len(context))
         self._num_requests += 1
-        progress = _Progress(call, services) if request.is_streamed else None
+        progress = Progress(call, services.renderer, services.reader) if request.is_streamed else None
         generation = await services.caller.generate(self.tree.execution_id, context, sampling, on_progress=progress)
         message, stop_string = self._read(generation, request)
         pieces = list(call.pieces)
-        seen = _complete(pieces, message)
+        seen = complete(pieces, message)
         call.is_committing = True
         node_id = self._record(call, match, digests, increment, generation, message, sampling)
         if seen is not message:
@@ -314,45 +251,6 @@ def call_row(tree: TrajectoryTree, node_id: int) -> dict[str, Any]:
         "weight_versions": [span._asdict() for span in node.weight_versions],
     }
     return {name: made[name] if name in made else getattr(node, name) for name in load_schema("calls.v1").names}
-
-
-class _Progress:
-    """Turns an answer's growing tokens into pieces of text that may already be sent."""
-
-    def __init__(self, call: Call, services: CallServices) -> None:
-        request = call.request
-        self._call = call
-        self._decoder = services.renderer.open_decoder()
-        self._growing = services.reader.open(has_tools=bool(request.tools), stops=request.stop)
-        self._num_seen = 0
-
-    def __call__(self, generation: Generation) -> None:
-        if self._growing is None:
-            return
-        new_ids = generation.output_ids[self._num_seen :]
-        self._num_seen += len(new_ids)
-        pieces = self._growing.feed(self._decoder.feed(new_ids))
-        if pieces:
-            self._call.pieces += pieces
-            self._call.announce()
-
-
-def _complete(pieces: list[Piece], message: Message) -> Message:
-    """Append what was held back of the final answer; the message as a client sees it that got all pieces.
-
-    Space in front of tool calls is nothing to show. Where something else was sent than the parsers found in the end, the client
-    has seen what was sent.
-    """
-    thought = rest_of(message.reasoning, "".join(piece.text for piece in pieces if piece.is_reasoning))
-    if thought and all(piece.is_reasoning for piece in pieces):
-        pieces.append(Piece(thought, is_reasoning=True))
-    sent = "".join(piece.text for piece in pieces if not piece.is_reasoning)
-    text = rest_of(message.text, sent)
-    if text is None:
-        return replace(message, text=sent)
-    if text.strip() or (text and not message.tool_calls):
-        pieces.append(Piece(text))
-    return message
 
 
 def _call_key(headers: Mapping[str, str], body: Mapping[str, Any], transport_fields: frozenset[str]) -> bytes:

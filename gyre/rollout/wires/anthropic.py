@@ -48,7 +48,7 @@ def parse_request(body: Any) -> ChatRequest:
     Raises:
         WireError: what is wrong with it.
     """
-    if not isinstance(body, Mapping):
+    if not isinstance(body, dict):
         raise bad_request("the body must be a JSON object")
     listed = body.get("messages")
     if not isinstance(listed, list) or not listed:
@@ -61,8 +61,8 @@ def parse_request(body: Any) -> ChatRequest:
         tools=_parse_tools(body.get("tools")),
         model=body["model"] if isinstance(body.get("model"), str) else "",
         server_note=note,
-        has_forced_tool=isinstance(choice, Mapping) and choice.get("type") in ("tool", "any"),
-        shows_reasoning=isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "adaptive"),
+        has_forced_tool=isinstance(choice, dict) and choice.get("type") in ("tool", "any"),
+        shows_reasoning=isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive"),
         is_streamed=body.get("stream") is True,
         max_tokens=read_max_tokens(body.get("max_tokens"), "max_tokens"),
         stop=read_stop(body.get("stop_sequences"), "stop_sequences"),
@@ -79,7 +79,7 @@ def _parse_system(system: Any) -> tuple[list[Message], str]:
 
 
 def _parse_message(item: Any, place: str) -> Iterator[Message]:
-    if not isinstance(item, Mapping):
+    if not isinstance(item, dict):
         raise bad_request(f"{place}: must be an object", param=place)
     role, content = item.get("role"), item.get("content")
     if role == "assistant":
@@ -148,7 +148,7 @@ def _blocks(content: Any, place: str) -> Iterator[tuple[Mapping[str, Any], str]]
             where = f"{place}.{index}"
             if isinstance(block, str):
                 yield {"type": "text", "text": block}, where
-            elif isinstance(block, Mapping):
+            elif isinstance(block, dict):
                 yield block, where
             else:
                 raise bad_request(f"{where}: a content block is an object", param=where)
@@ -171,17 +171,17 @@ def _parse_tools(tools: Any) -> tuple[ToolSpec, ...]:
         raise bad_request("tools: must be a list", param="tools")
     parsed: list[ToolSpec] = []
     for index, tool in enumerate(tools):
-        name = tool.get("name") if isinstance(tool, Mapping) else None
-        if isinstance(tool, Mapping) and str(tool.get("type") or "").startswith(SERVER_TOOLS):
+        name = tool.get("name") if isinstance(tool, dict) else None
+        if isinstance(tool, dict) and str(tool.get("type") or "").startswith(SERVER_TOOLS):
             continue
-        if not isinstance(tool, Mapping) or not isinstance(name, str) or not name:
+        if not isinstance(tool, dict) or not isinstance(name, str) or not name:
             raise bad_request(f"tools.{index}: a tool is an object with a name", param=f"tools.{index}")
         description, schema = tool.get("description"), tool.get("input_schema")
         parsed.append(
             ToolSpec(
                 name=name,
                 description=description if isinstance(description, str) else "",
-                parameters_json=json.dumps(schema if isinstance(schema, Mapping) else {}, ensure_ascii=False),
+                parameters_json=json.dumps(schema if isinstance(schema, dict) else {}, ensure_ascii=False),
             )
         )
     return tuple(parsed)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gyre.rollout.wires.fields import read_max_tokens
-from gyre.rollout.wires.neutral import Answer, ChatRequest, bad_request
+from gyre.rollout.wires.neutral import ChatRequest, bad_request
 from gyre.rollout.wires.openai_chat import render_error, render_models
+from gyre.rollout.wires.openai_responses_answers import CUSTOM, find_answer_id, open_events, render_response
 from gyre.rollout.wires.wire import TokenCount, Wire
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
 
@@ -43,7 +44,7 @@ def parse_request(body: Any) -> ChatRequest:
     Raises:
         WireError: what is wrong with it.
     """
-    if not isinstance(body, Mapping):
+    if not isinstance(body, dict):
         raise bad_request("the body must be a JSON object")
     for name in NOT_KEPT:
         if body.get(name) is not None:
@@ -59,7 +60,7 @@ def parse_request(body: Any) -> ChatRequest:
         tools=tools,
         wire_names=wire_names,
         model=body["model"] if isinstance(body.get("model"), str) else "",
-        has_forced_tool=choice == "required" or (isinstance(choice, Mapping) and choice.get("type") != "allowed_tools"),
+        has_forced_tool=choice == "required" or (isinstance(choice, dict) and choice.get("type") != "allowed_tools"),
         is_streamed=body.get("stream") is True,
         max_tokens=read_max_tokens(body.get("max_output_tokens"), "max_output_tokens"),
         asked={name: body[name] for name in ASKED if body.get(name) is not None},
@@ -98,7 +99,7 @@ def _parse_input(given: Any, wire_names: Mapping[str, tuple[str, str]]) -> list[
 
 
 def _add_item(found: list[Message | _Turn], item: Any, place: str, own_names: Mapping[tuple[str, str], str]) -> None:
-    if not isinstance(item, Mapping):
+    if not isinstance(item, dict):
         raise bad_request(f"{place} must be an object", param=place)
     kind = item.get("type", "message")
     if kind in ("function_call_output", "custom_tool_call_output"):
@@ -125,7 +126,7 @@ def _add_item(found: list[Message | _Turn], item: Any, place: str, own_names: Ma
 
 def _turn_of(found: list[Message | _Turn], item: Mapping[str, Any], *, begins: bool) -> _Turn:
     """The answer that an item belongs to: of its id, else the one in front of it unless the item begins another."""
-    answer_id = _answer_id(item.get("id"))
+    answer_id = find_answer_id(item.get("id"))
     for entry in reversed(found):
         if isinstance(entry, _Turn):
             if answer_id and entry.answer_id == answer_id:
@@ -140,18 +141,6 @@ def _turn_of(found: list[Message | _Turn], item: Mapping[str, Any], *, begins: b
     turn = _Turn(answer_id=answer_id)
     found.append(turn)
     return turn
-
-
-def _answer_id(item_id: Any) -> str:
-    """The answer in an item id of ours, e.g. `fc_gyre-…-0`; empty for any other."""
-    if not isinstance(item_id, str):
-        return ""
-    _, _, rest = item_id.partition("_gyre-")
-    return rest.rpartition("-")[0]
-
-
-def _item_id(prefix: str, answer_id: str, number: int) -> str:
-    return f"{prefix}_gyre-{answer_id}-{number}"
 
 
 def _parse_call(item: Mapping[str, Any], kind: str, place: str, own_names: Mapping[tuple[str, str], str]) -> ToolCall:
@@ -186,8 +175,8 @@ def _texts(content: Any, place: str) -> list[str]:
         if isinstance(part, str):
             texts.append(part)
             continue
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
         if kind not in TEXT_TYPES or not isinstance(text, str):
             named = kind if isinstance(kind, str) else "this"
             raise bad_request(f"{place}[{index}]: {named} is not text; this model reads text only", param=f"{place}[{index}]")
@@ -223,14 +212,10 @@ def _parse_tools(tools: Any) -> tuple[tuple[ToolSpec, ...], dict[str, tuple[str,
     return tuple(specs), wire_names
 
 
-CUSTOM = "custom tool"
-"""Stands where a namespace would: no client can name one so."""
-
-
 def _flatten(tools: Sequence[Any], namespace: str = "", place: str = "tools") -> Iterator[tuple[Mapping[str, Any], str, str]]:
     for index, tool in enumerate(tools):
         where = f"{place}[{index}]"
-        if not isinstance(tool, Mapping):
+        if not isinstance(tool, dict):
             raise bad_request(f"{where} must be an object", param=where)
         inner = tool.get("tools")
         if tool.get("type") == "namespace" and not namespace and isinstance(inner, list):
@@ -244,201 +229,8 @@ def _to_spec(tool: Mapping[str, Any], name: str) -> ToolSpec:
     if tool.get("type") == "custom":
         shown = CUSTOM_PARAMETERS
     else:
-        shown = json.dumps(parameters if isinstance(parameters, Mapping) else {}, ensure_ascii=False)
+        shown = json.dumps(parameters if isinstance(parameters, dict) else {}, ensure_ascii=False)
     return ToolSpec(name=name, description=description if isinstance(description, str) else "", parameters_json=shown)
-
-
-# ---------------------------------------------------------------- answers
-
-
-def render_response(answer: Answer, request: ChatRequest) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
-    return _response(answer, request, answer_id=answer.answer_id, output=_output(answer, request, answer.answer_id))
-
-
-def open_events(request: ChatRequest, *, answer_id: str, created_at_s: float, prompt_tokens: int) -> EventWriter:
-    """A writer for one streamed answer."""
-    return EventWriter(request, answer_id=answer_id, created_at_s=created_at_s)
-
-
-class EventWriter:
-    """The events of one streamed answer: items one after another, each opened, filled and closed, then the whole response.
-
-    Reasoning is an item with a summary, since that is the part which clients show and echo.
-    """
-
-    def __init__(self, request: ChatRequest, *, answer_id: str, created_at_s: float) -> None:
-        self._request = request
-        self._answer_id = answer_id
-        self._created_at_s = created_at_s
-        self._number = 0
-        self._output: list[dict[str, Any]] = []
-        self._open: str | None = None
-        self._text = ""
-
-    def start(self) -> bytes:
-        """The events that open the response."""
-        return self._progress("response.created") + self._progress("response.in_progress")
-
-    def text(self, text: str, *, is_reasoning: bool = False) -> bytes:
-        """New text, in an item of its kind."""
-        opened = self._into("reasoning" if is_reasoning else "message")
-        self._text += text
-        if is_reasoning:
-            return opened + self._inside("response.reasoning_summary_text.delta", summary_index=0, delta=text)
-        return opened + self._inside("response.output_text.delta", content_index=0, delta=text, logprobs=[])
-
-    def ping(self) -> bytes:
-        """The response goes on: clients time events, and a comment is none."""
-        return self._progress("response.in_progress")
-
-    def finish(self, answer: Answer) -> bytes:
-        """Whole calls, then the whole response."""
-        parts = [self._close()]
-        for call in answer.message.tool_calls:
-            item = _call_item(call, self._request, _item_id("fc", self._answer_id, len(self._output)))
-            field = "input" if item["type"] == "custom_tool_call" else "arguments"
-            events = "custom_tool_call_input" if field == "input" else "function_call_arguments"
-            parts.append(self._event("response.output_item.added", **self._at(), item={**item, field: "", "status": "in_progress"}))
-            parts.append(self._event(f"response.{events}.delta", **self._at(), item_id=item["id"], delta=item[field]))
-            parts.append(self._event(f"response.{events}.done", **self._at(), item_id=item["id"], **{field: item[field]}))
-            parts.append(self._done(item))
-        response = _response(answer, self._request, answer_id=self._answer_id, output=self._output)
-        parts.append(self._event(f"response.{response['status']}", response=response))
-        return b"".join(parts)
-
-    def _progress(self, kind: str) -> bytes:
-        shared = {"id": f"resp_{self._answer_id}", "created_at": int(self._created_at_s), "status": "in_progress"}
-        return self._event(kind, response={**_head(self._request), **shared, "output": [], "usage": None})
-
-    def _into(self, kind: str) -> bytes:
-        """Open an item of a kind unless it is open."""
-        if self._open == kind:
-            return b""
-        closed = self._close()
-        self._open, self._text = kind, ""
-        item = self._item("in_progress")
-        added = self._event("response.output_item.added", **self._at(), item={**item, "summary" if kind == "reasoning" else "content": []})
-        if kind == "reasoning":
-            return closed + added + self._inside("response.reasoning_summary_part.added", summary_index=0, part=item["summary"][0])
-        return closed + added + self._inside("response.content_part.added", content_index=0, part=item["content"][0])
-
-    def _close(self) -> bytes:
-        if self._open is None:
-            return b""
-        item = self._item("completed")
-        if self._open == "reasoning":
-            done = self._inside("response.reasoning_summary_text.done", summary_index=0, text=self._text)
-            done += self._inside("response.reasoning_summary_part.done", summary_index=0, part=item["summary"][0])
-        else:
-            done = self._inside("response.output_text.done", content_index=0, text=self._text, logprobs=[])
-            done += self._inside("response.content_part.done", content_index=0, part=item["content"][0])
-        self._open = None
-        return done + self._done(item)
-
-    def _item(self, status: str) -> dict[str, Any]:
-        item_id = _item_id("rs" if self._open == "reasoning" else "msg", self._answer_id, len(self._output))
-        if self._open == "reasoning":
-            return _reasoning_item(self._text, item_id)
-        return _message_item(self._text, item_id, status)
-
-    def _done(self, item: dict[str, Any]) -> bytes:
-        event = self._event("response.output_item.done", **self._at(), item=item)
-        self._output.append(item)
-        return event
-
-    def _at(self) -> dict[str, Any]:
-        return {"output_index": len(self._output)}
-
-    def _inside(self, kind: str, **fields: Any) -> bytes:
-        return self._event(kind, **self._at(), item_id=self._item("")["id"], **fields)
-
-    def _event(self, kind: str, **fields: Any) -> bytes:
-        data = json.dumps({"type": kind, "sequence_number": self._number, **fields}, separators=(",", ":"))
-        self._number += 1
-        return f"event: {kind}\ndata: {data}\n\n".encode()
-
-
-def _output(answer: Answer, request: ChatRequest, answer_id: str) -> list[dict[str, Any]]:
-    message, items = answer.message, list[dict[str, Any]]()
-    if message.reasoning:
-        items.append(_reasoning_item(message.reasoning, _item_id("rs", answer_id, 0)))
-    if message.text.strip() or (message.text and not message.tool_calls):
-        items.append(_message_item(message.text, _item_id("msg", answer_id, len(items)), "completed"))
-    for call in message.tool_calls:
-        items.append(_call_item(call, request, _item_id("fc", answer_id, len(items))))
-    return items
-
-
-def _reasoning_item(text: str, item_id: str) -> dict[str, Any]:
-    return {"type": "reasoning", "id": item_id, "summary": [{"type": "summary_text", "text": text}], "encrypted_content": None}
-
-
-def _message_item(text: str, item_id: str, status: str) -> dict[str, Any]:
-    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {"type": "message", "id": item_id, "role": "assistant", "status": status, "content": [part]}
-
-
-def _call_item(call: ToolCall, request: ChatRequest, item_id: str) -> dict[str, Any]:
-    namespace, name = request.wire_names.get(call.name, ("", call.name))
-    shared = {"id": item_id, "call_id": call.id, "name": name, "status": "completed"}
-    if namespace == CUSTOM:
-        return {"type": "custom_tool_call", **shared, "input": _custom_input(call)}
-    return {"type": "function_call", **shared, "arguments": call.arguments_json, **({"namespace": namespace} if namespace else {})}
-
-
-def _custom_input(call: ToolCall) -> str:
-    """The text for a custom tool; what is not in the agreed form is given as it is."""
-    try:
-        value = json.loads(call.arguments_json)
-    except (ValueError, RecursionError):
-        return call.arguments_json
-    text = value.get("input") if isinstance(value, dict) else None
-    return text if isinstance(text, str) else call.arguments_json
-
-
-def _head(request: ChatRequest) -> dict[str, Any]:
-    """What every response object says, whatever its state."""
-    asked = request.asked
-    return {
-        "object": "response",
-        "model": request.model,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": {},
-        "parallel_tool_calls": asked.get("parallel_tool_calls", True),
-        "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": [],
-        "temperature": asked.get("temperature", 1.0),
-        "top_p": asked.get("top_p", 1.0),
-        "max_output_tokens": request.max_tokens,
-        "previous_response_id": None,
-        "store": False,
-    }
-
-
-def _response(answer: Answer, request: ChatRequest, *, answer_id: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-    is_cut = answer.finish_reason == "length"
-    return {
-        **_head(request),
-        "id": f"resp_{answer_id}",
-        "created_at": int(answer.created_at_s),
-        "status": "incomplete" if is_cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "output": output,
-        "usage": _usage(answer),
-    }
-
-
-def _usage(answer: Answer) -> dict[str, Any]:
-    return {
-        "input_tokens": answer.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": answer.cached_tokens},
-        "output_tokens": answer.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-    }
 
 
 def _count(num_tokens: int) -> dict[str, Any]:
