@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gyre.rollout.wires.fields import read_max_tokens, read_stop
+from gyre.rollout.wires.fields import read_max_tokens, read_stop, to_json
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request
 from gyre.rollout.wires.wire import TokenCount, Wire
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
@@ -132,7 +132,7 @@ def _parse_call(block: Mapping[str, Any], place: str) -> ToolCall:
     call_id, name, given = block.get("id"), block.get("name"), block.get("input")
     if not isinstance(call_id, str) or not isinstance(name, str):
         raise bad_request(f"{place}: a tool_use block has an id and a name", param=place)
-    return ToolCall(id=call_id, name=name, arguments_json=json.dumps({} if given is None else given, ensure_ascii=False))
+    return ToolCall(id=call_id, name=name, arguments_json=to_json({} if given is None else given))
 
 
 def _texts(content: Any, place: str) -> list[str]:
@@ -181,7 +181,7 @@ def _parse_tools(tools: Any) -> tuple[ToolSpec, ...]:
             ToolSpec(
                 name=name,
                 description=description if isinstance(description, str) else "",
-                parameters_json=json.dumps(schema if isinstance(schema, dict) else {}, ensure_ascii=False),
+                parameters_json=to_json(schema if isinstance(schema, dict) else {}),
             )
         )
     return tuple(parsed)
@@ -253,7 +253,7 @@ class EventWriter:
         parts = [self._close()]
         for call in answer.message.tool_calls:
             parts.append(self._into("tool_use", {"id": call.id, "name": call.name, "input": {}}))
-            parts.append(self._delta("input_json_delta", "partial_json", json.dumps(_input(call), ensure_ascii=False)))
+            parts.append(self._delta("input_json_delta", "partial_json", to_json(_input(call))))
             parts.append(self._close())
         if not self._num_blocks:  # clients take an answer without a block for a broken one
             parts += [self._into("text", {"text": ""}), self._close()]

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gyre.rollout.wires.fields import read_max_tokens, read_stop
+from gyre.rollout.wires.fields import read_max_tokens, read_stop, to_json
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request
 from gyre.rollout.wires.wire import Wire
 from gyre.trajectory.messages import Message, ToolCall, ToolSpec
@@ -118,7 +118,7 @@ def _parse_tool_calls(calls: Any, place: str) -> tuple[ToolCall, ...]:
         if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(name, str):
             raise bad_request(f"{place}[{index}] must be a function call with a name", param=f"{place}[{index}]")
         arguments = function.get("arguments")
-        text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+        text = arguments if isinstance(arguments, str) else to_json({} if arguments is None else arguments)
         call_id = call.get("id")
         parsed.append(ToolCall(id=call_id if isinstance(call_id, str) else "", name=name, arguments_json=text))
     return tuple(parsed)
@@ -140,7 +140,7 @@ def _parse_tools(tools: Any) -> tuple[ToolSpec, ...]:
             ToolSpec(
                 name=name,
                 description=description if isinstance(description, str) else "",
-                parameters_json=json.dumps(parameters if isinstance(parameters, Mapping) else {}, ensure_ascii=False),
+                parameters_json=to_json(parameters if isinstance(parameters, Mapping) else {}),
             )
         )
     return tuple(parsed)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gyre.rollout.wires.fields import read_max_tokens
+from gyre.rollout.wires.fields import read_max_tokens, to_json
 from gyre.rollout.wires.neutral import ChatRequest, bad_request
 from gyre.rollout.wires.openai_chat import render_error, render_models
 from gyre.rollout.wires.openai_responses_answers import CUSTOM, find_answer_id, open_events, render_response
@@ -151,7 +151,7 @@ def _parse_call(item: Mapping[str, Any], kind: str, place: str, own_names: Mappi
         arguments: Any = {"input": item.get("input") if isinstance(item.get("input"), str) else ""}
     else:
         arguments = item.get("arguments")
-    text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    text = arguments if isinstance(arguments, str) else to_json({} if arguments is None else arguments)
     namespace = item.get("namespace") if isinstance(item.get("namespace"), str) else ""
     return ToolCall(id=call_id, name=own_names.get((namespace or "", name), name), arguments_json=text)
 
@@ -229,7 +229,7 @@ def _to_spec(tool: Mapping[str, Any], name: str) -> ToolSpec:
     if tool.get("type") == "custom":
         shown = CUSTOM_PARAMETERS
     else:
-        shown = json.dumps(parameters if isinstance(parameters, dict) else {}, ensure_ascii=False)
+        shown = to_json(parameters if isinstance(parameters, dict) else {})
     return ToolSpec(name=name, description=description if isinstance(description, str) else "", parameters_json=shown)
 
 
