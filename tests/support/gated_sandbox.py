@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +38,9 @@ class GatedSandbox(BubblewrapSandbox):
             gate, env=env, binds=[*binds, Bind(source=self._folder, target="/run/gate", is_writable=True)], cwd=cwd, network=False
         )
         end = line.index("--")
-        return [*line[:end], "--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW", *line[end:]]
+        # What is not root outside must be it inside to see every packet of its own namespace.
+        user = [] if os.getuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
+        return [*line[:end], *user, "--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW", *line[end:]]
 
     async def run(self, argv: Sequence[str], **options: Any) -> ProcessEnd:
         """Run a command with the gate open."""
