@@ -23,6 +23,10 @@ class WorkloadSettings:
     """Standard deviation of the logarithm of a query's length: how much queries differ."""
     execution_spread: float = 0.3
     """Standard deviation of the logarithm of an execution's length around its query's: how much executions of one query differ."""
+    hard_share: float = 0.0
+    """Share of queries that are hard: the heavy tail of query lengths."""
+    hard_times: float = 1.0
+    """How many times as long a hard query is."""
     launch_s: float = 0.0
     """From the launch of an execution to its first model call: workspace and harness start. It is part of the execution's duration."""
     deadline_s: float | None = None
@@ -32,7 +36,7 @@ class WorkloadSettings:
     unresolved_share: float = 0.0
     """Share of executions whose evaluation fails until the budget is spent. Their group waits; no slot is held."""
     unresolved_groups: float = 1.0
-    """Share of groups that such executions come from: 1 spreads them evenly, less clusters them by group."""
+    """Share of groups that such executions come from, the hard ones first: 1 spreads them evenly, less clusters them by group."""
     evaluation_s: float = 0.0
     """One evaluation."""
     evaluation_slots: int | None = None
@@ -63,8 +67,8 @@ class WorkloadSettings:
     """Standard deviation of the logarithm of the error of a query's estimated length, which 'longest_first' orders by; 0: known exactly."""
 
 
-_SHARES = ("unresolved_share", "unresolved_groups", "load_share", "train_spread_by_length")
-_POSITIVE = ("execution_s", "deadline_s", "budget_s", "microsteps_per_group", "unresolved_groups", "evaluation_slots")
+_SHARES = ("hard_share", "unresolved_share", "unresolved_groups", "load_share", "train_spread_by_length")
+_POSITIVE = ("execution_s", "hard_times", "deadline_s", "budget_s", "microsteps_per_group", "unresolved_groups", "evaluation_slots")
 
 
 def check_workload(workload: WorkloadSettings) -> Iterator[Problem]:

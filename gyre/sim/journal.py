@@ -6,7 +6,7 @@ Two simulations did the same exactly when their hashes are equal. Everything tha
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -55,7 +55,7 @@ class Journal:
     """Executions by how they ended; 'unresolved' counts those again that got no score."""
     slot_s: float = 0.0
     """Time that executions held a place."""
-    busy_s: Counter[int] = field(default_factory=Counter[int])
+    busy_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Time that each cell worked on micro-steps."""
     length_s: float = 0.0
     """Rollout work of consumed groups, in seconds of one place in a full engine."""
@@ -65,7 +65,7 @@ class Journal:
     """Decisions that sent a cell to the other role."""
     num_events: int = 0
     _since: dict[int, tuple[Phase, float]] = field(default_factory=dict[int, tuple[Phase, float]])
-    _hash: hashlib._Hash = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+    _hash: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
     def __post_init__(self) -> None:
         self._since = dict.fromkeys(range(self.num_cells), ("rollout", 0.0))
@@ -99,7 +99,7 @@ class Journal:
 
     def time_in_role(self) -> Mapping[str, float]:
         """Cell-seconds in each role."""
-        total: Counter[str] = Counter()
+        total: defaultdict[str, float] = defaultdict(float)
         for span in self.spans:
             total[span.role] += span.end_s - span.start_s
         return total

@@ -51,10 +51,14 @@ class Workload:
         s = self.settings
         rng = np.random.default_rng([self._seed, group_index])
         normals = rng.standard_normal(self._num_executions + 2)
-        median_s = s.execution_s * exp(normals[0] * s.query_spread - (s.query_spread**2 + s.execution_spread**2) / 2)
+        place = rng.random()
+        usual_s = s.execution_s / (1 + s.hard_share * (s.hard_times - 1))
+        median_s = usual_s * exp(normals[0] * s.query_spread - (s.query_spread**2 + s.execution_spread**2) / 2)
+        if place < s.hard_share:
+            median_s *= s.hard_times
         lengths = median_s * np.exp(normals[2:] * s.execution_spread)
         mean_s = median_s * exp(s.execution_spread**2 / 2)
-        share = s.unresolved_share / s.unresolved_groups if rng.random() < s.unresolved_groups else 0.0
+        share = s.unresolved_share / s.unresolved_groups if place < s.unresolved_groups else 0.0
         lengths_s = tuple(lengths.tolist())
         return GroupDraw(
             lengths_s=lengths_s,

@@ -25,7 +25,10 @@ local here = gyre.folder(std.thisFile);
     ops: {
       tasks: gyre.op('read_tasks') { args: { path: here + '../tasks/katas' } },
       dispatch: gyre.op('dispatch') { from: { tasks: 'tasks', versions: gyre.feedback('train.versions') }, args: dispatch },
-      rollout: gyre.op('harness_proxy') { from: { executions: 'dispatch' }, args: { harness: import '../harness/mini.libsonnet', temperature: 1.0 } },
+      rollout: gyre.op('harness_proxy') {
+        from: { executions: 'dispatch' },
+        args: { harness: import '../harness/mini.libsonnet', temperature: 1.0 },
+      },
       score: gyre.op('evaluate') { from: { closed: 'rollout' }, args: { scorer: 'task_verifier' } },
       select: gyre.op('tree_select') { from: { scored: 'score' }, args: { j_max: 5 } },
       pack: gyre.op('pack') { from: { trajectories: 'select' } },
