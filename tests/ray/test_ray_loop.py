@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from support.live_run import LiveRun, assert_complete, assert_verified, gyre, rows, run_tiny
+
+MAKE_KATAS = Path(__file__).parents[2] / "scripts" / "make_katas.py"
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -89,7 +93,7 @@ def test_evaluation_scores_without_training(tmp_path: Path) -> None:
         ("import time; time.sleep(600)", "timeout"),
         (
             "import os, urllib.request as u\n"
-            "for body in (b'{', b'[]', b'{\"messages\": 3}', b'{\"model\": \"m\", \"messages\": [{\"role\": 5}]}'):\n"
+            'for body in (b\'{\', b\'[]\', b\'{"messages": 3}\', b\'{"model": "m", "messages": [{"role": 5}]}\'):\n'
             "    r = u.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions', body, {'Content-Type': 'application/json'})\n"
             "    try: u.urlopen(r)\n"
             "    except Exception as e: print(e)\n",
@@ -104,6 +108,28 @@ def test_a_broken_harness_costs_its_executions_never_the_run(script: str, status
     assert done.returncode == 0, done.stdout + done.stderr
     assert_complete(tmp_path / "run", steps=2)
     assert set(rows(tmp_path / "run", "executions").column("status").to_pylist()) == {status}
+
+
+def test_half_done_work_scores_after_a_timeout(tmp_path: Path) -> None:
+    """A task that does not ask for the finish marker: what the killed harness left behind gets its share of the cases."""
+    made = subprocess.run(
+        [sys.executable, str(MAKE_KATAS), "--rounds", "1", "--no-finish-marker", "--out", str(tmp_path / "katas")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    larger = next(path for path in sorted((tmp_path / "katas").iterdir()) if path.name.endswith("-larger"))
+    plus = (larger / "instruction.md").read_text(encoding="utf-8").split()[-1]
+    half_done = f"def solve(x, y):\n    return x + {plus}\n"
+    script = f"import time; open('solution.py', 'w').write({half_done!r}); time.sleep(600)"
+    harness = {"command": ["{python}", "-c", script], "deadline_s": 3}
+    done = run_tiny(tmp_path / "run", steps=1, mu=1, phi=0, tasks=str(larger), scorer="task_verifier", harness=harness)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(rows(tmp_path / "run", "executions").column("status").to_pylist()) == {"timeout"}
+    scores = rows(tmp_path / "run", "assessments", "designated and valid").column("score").to_pylist()
+    assert len(scores) == 4
+    assert all(0.0 < score < 1.0 for score in scores)
 
 
 def test_interrupt_ends_cleanly_and_resumes(tmp_path: Path) -> None:

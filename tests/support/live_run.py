@@ -42,7 +42,9 @@ def settings(values: Mapping[str, Any]) -> list[str]:
     return [part for name, value in values.items() for part in ("--set", f"{name}={json.dumps(value)}")]
 
 
-def run_tiny(run_dir: Path, *, resume: bool = False, env: Mapping[str, str] | None = None, **values: Any) -> subprocess.CompletedProcess[str]:
+def run_tiny(
+    run_dir: Path, *, resume: bool = False, env: Mapping[str, str] | None = None, **values: Any
+) -> subprocess.CompletedProcess[str]:
     """Run the tiny pipeline to its end."""
     return gyre("run", str(TINY), "--run-dir", str(run_dir), *(["--resume"] if resume else []), *settings(values), env=env)
 
