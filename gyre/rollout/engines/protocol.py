@@ -14,7 +14,7 @@ Invariants of every engine:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from gyre.errors import EngineError
@@ -99,6 +99,8 @@ class Generation:
 
 def join_generations(first: Generation, second: Generation) -> Generation:
     """The one answer that `first` (cut) and `second` (its continuation, asked for with input + first's output) make together."""
+    if not first.output_ids:
+        return replace(second, num_retractions=first.num_retractions + second.num_retractions)
     shift = len(first.output_ids)
     spans = list(first.weight_versions)
     for span in second.weight_versions:

@@ -57,6 +57,11 @@ def parse_generation(reply: Mapping[str, Any], *, initial_version: int, where: s
     """
     meta: Mapping[str, Any] = reply.get("meta_info") or {}
     ids, logprobs = _read_tokens(reply, meta, where)
+    return _to_generation(meta, ids, logprobs, initial_version=initial_version, where=where)
+
+
+def _to_generation(meta: Mapping[str, Any], ids: list[int], logprobs: list[float], *, initial_version: int, where: str) -> Generation:
+    """What an answer says, with all tokens so far."""
     spans, is_exact = _read_spans(meta, len(ids), initial_version, where)
     finish_reason, matched = _read_finish(meta, where)
     return Generation(
@@ -141,7 +146,7 @@ class StreamReader:
         self._initial_version = initial_version
         self._where = where
         self._ids: list[int] = []
-        self._triples: list[Any] = []
+        self._logprobs: list[float] = []
         self.is_finished = False
 
     def feed(self, line: bytes) -> Generation | None:
@@ -157,7 +162,9 @@ class StreamReader:
         except ValueError as error:
             raise EngineError(f"engine {self._where}: unreadable stream chunk ({error})") from error
         self._raise_error(chunk)
-        generation = parse_generation(self._whole(chunk), initial_version=self._initial_version, where=self._where)
+        meta: Mapping[str, Any] = chunk.get("meta_info") or {}
+        self._take(_read_tokens(chunk, meta, self._where), meta)
+        generation = _to_generation(meta, self._ids, self._logprobs, initial_version=self._initial_version, where=self._where)
         self.is_finished = generation.finish_reason is not None
         return generation
 
@@ -169,20 +176,15 @@ class StreamReader:
         refused = EngineRefusedError if not isinstance(code, int) or code < 500 else EngineError
         raise refused(f"engine {self._where}: {error_text(json.dumps(chunk))}")
 
-    def _whole(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
-        """The chunk with all tokens so far in it."""
-        meta = dict(chunk.get("meta_info") or {})
-        triples = meta.get("output_token_logprobs") or []
-        ids = chunk.get("output_ids")
-        ids = [triple[1] for triple in triples] if ids is None else list(ids)
+    def _take(self, tokens: tuple[list[int], list[float]], meta: Mapping[str, Any]) -> None:
+        """Add a chunk's tokens, into new lists: what was given out earlier stays as it is."""
+        ids, logprobs = tokens
         total = meta.get("completion_tokens", len(ids))
         if total == len(ids):
-            self._ids, self._triples = ids, list(triples)
+            self._ids, self._logprobs = ids, logprobs
         elif total == len(self._ids) + len(ids):
-            self._ids, self._triples = self._ids + ids, self._triples + list(triples)
+            self._ids, self._logprobs = self._ids + ids, self._logprobs + logprobs
         else:
             raise EngineError(
                 f"engine {self._where}: a chunk of {len(ids)} tokens after {len(self._ids)}, but {total} in all; tokens were lost"
             )
-        meta["output_token_logprobs"] = self._triples
-        return {**chunk, "output_ids": self._ids, "meta_info": meta}

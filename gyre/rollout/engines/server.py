@@ -159,7 +159,7 @@ async def _generate(request: web.Request) -> web.StreamResponse:
     asked = parse_request(body, new_rid=lambda: uuid4().hex)
     updates = _submit(engine, asked)
 
-    def render(generation: Generation) -> dict[str, Any]:
+    def render(generation: Generation, num_sent: int = 0) -> dict[str, Any]:
         return render_reply(
             asked.rid,
             generation,
@@ -167,6 +167,7 @@ async def _generate(request: web.Request) -> web.StreamResponse:
             return_logprob=bool(body.get("return_logprob")),
             decode=engine.decode,
             latency_s=None if generation.finish_reason is None else time.monotonic() - begun_s,
+            num_sent=num_sent,
         )
 
     try:
@@ -208,15 +209,16 @@ async def _next_update(updates: asyncio.Queue[Generation | EngineError]) -> Gene
 async def _stream(
     request: web.Request,
     updates: asyncio.Queue[Generation | EngineError],
-    render: Callable[[Generation], Mapping[str, Any]],
+    render: Callable[[Generation, int], Mapping[str, Any]],
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    is_finished = False
+    num_sent, is_finished = 0, False
     while not is_finished:
         try:
             generation = await _next_update(updates)
-            chunk, is_finished = render(generation), generation.finish_reason is not None
+            chunk, is_finished = render(generation, num_sent), generation.finish_reason is not None
+            num_sent = len(generation.output_ids)
         except EngineError as error:
             code = 400 if isinstance(error, EngineRefusedError) else 500
             chunk, is_finished = {"error": {"message": str(error), "type": "EngineError", "code": code}}, True

@@ -86,14 +86,26 @@ def render_reply(
     return_logprob: bool,
     decode: Callable[[Sequence[int]], str | None],
     latency_s: float | None = None,
+    num_sent: int = 0,
 ) -> dict[str, Any]:
-    """Body of an answer, or of a cumulative stream chunk; `version` is what the engine serves now."""
-    ids = generation.output_ids
+    """Body of an answer, or of a stream's chunk.
+
+    Args:
+        rid: of the request.
+        generation: everything so far.
+        version: what the engine serves now.
+        return_logprob: whether log-probabilities were asked for.
+        decode: text of tokens, where there is a tokenizer.
+        latency_s: of a finished answer.
+        num_sent: tokens that earlier chunks held; this one holds what is new, as SGLang's incremental streams do, so that a
+            stream costs what the answer is long.
+    """
+    ids = generation.output_ids[num_sent:]
     meta: dict[str, Any] = {
         "id": rid,
         "finish_reason": _render_finish(generation),
         "prompt_tokens": generation.prompt_tokens,
-        "completion_tokens": len(ids),
+        "completion_tokens": len(generation.output_ids),
         "cached_tokens": generation.cached_tokens,
         "weight_version": str(version),
         "weight_versions": [{"version": str(span.version), "start": span.start, "end": span.end} for span in generation.weight_versions],
@@ -101,12 +113,13 @@ def render_reply(
     }
     if return_logprob:
         meta["input_token_logprobs"] = []
-        meta["output_token_logprobs"] = [(logprob, token, None) for logprob, token in zip(generation.output_logprobs, ids, strict=True)]
+        logprobs = generation.output_logprobs[num_sent:]
+        meta["output_token_logprobs"] = [(logprob, token, None) for logprob, token in zip(logprobs, ids, strict=True)]
         meta["output_token_logprobs_length"] = len(ids)
     if latency_s is not None:
         meta["e2e_latency"] = latency_s
     reply: dict[str, Any] = {"output_ids": ids, "meta_info": meta}
-    if (text := _trimmed_text(generation, decode)) is not None:
+    if not num_sent and (text := _trimmed_text(generation, decode)) is not None:
         reply["text"] = text
     return reply
 
