@@ -56,8 +56,8 @@ def _with_single_calls(messages: list[Message], is_start: bool) -> list[Message]
         for number, call in enumerate(message.tool_calls):
             shaped.append(replace(message, text="" if number else message.text, tool_calls=(call,)))
             shaped += [result for result in results if result.tool_call_id == call.id]
-        made = {call.id for call in message.tool_calls}
-        shaped += [result for result in results if result.tool_call_id not in made]
+            results = [result for result in results if result.tool_call_id != call.id]
+        shaped += results
     return shaped
 
 

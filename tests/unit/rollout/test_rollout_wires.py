@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from proxy_fakes import TOOL, FakeEngine, RecordedCalls, call_text, make_model_dir
-from wire_clients import ANTHROPIC, CLIENTS, RESPONSES, WireClient
+from wire_clients import ANTHROPIC, CHAT, CLIENTS, RESPONSES, WireClient, sse
 
 from gyre.rollout.answers import AnswerReader
 from gyre.rollout.generation import SamplingRules
@@ -290,6 +290,46 @@ async def test_an_answer_of_the_most_tokens_says_so(open_bench, renderer, wire):
         assert wire.length(reply)
         assert wire.read(reply).text == "abc"
         assert bench.tree()[0]["finish_reason"] == "length"
+
+
+CACHED: dict[str, Callable[[dict[str, Any]], int]] = {
+    "openai_chat": lambda usage: usage["prompt_tokens_details"]["cached_tokens"],
+    "openai_responses": lambda usage: usage["input_tokens_details"]["cached_tokens"],
+    "anthropic": lambda usage: usage["cache_read_input_tokens"],
+}
+
+
+@EVERY_WIRE
+@BOTH_WAYS
+async def test_usage_tells_the_whole_context_what_was_cached_and_what_was_sampled(open_bench, renderer, wire, is_streamed):
+    def cached(fake: FakeEngine, body: dict[str, Any]) -> dict[str, Any]:
+        reply = fake.reply([*renderer.encode("ab"), END], {"type": "stop", "matched": END})
+        reply["meta_info"]["cached_tokens"] = 7
+        return reply
+
+    async with FakeEngine(cached) as engine, open_bench(engine, wire) as bench:
+        body = {**wire.body([USER], ()), "stream_options": {"include_usage": True}}
+        if is_streamed:
+            events = sse(await bench.raw_stream(body))
+            last = next(e for e in reversed(events) if "usage" in e or "usage" in e.get("response", {}))
+            usage = last.get("response", last)["usage"]
+        else:
+            usage = (await bench.send(body))[1]["usage"]
+        assert CACHED[wire.name](usage) == 7
+        counted = usage.get("prompt_tokens", usage.get("input_tokens")) + (7 if wire is ANTHROPIC else 0)
+        assert counted == len(engine.bodies[0]["input_ids"])
+        assert usage.get("completion_tokens", usage.get("output_tokens")) == 3
+
+
+@pytest.mark.parametrize("wire", [CHAT, ANTHROPIC], ids=lambda client: client.name)
+@pytest.mark.parametrize("mark", ["END", "here"])
+async def test_a_stop_string_ends_a_streamed_answer_without_being_seen(open_bench, renderer, wire, mark):
+    async with FakeEngine([*renderer.encode(f"Up to {mark}")]) as engine, open_bench(engine, wire) as bench:
+        stops = {"stop": [mark, "never"], "stop_sequences": [mark, "never"]}
+        raw = await bench.raw_stream({**wire.body([USER], ()), **stops})
+        assert wire.read_stream(raw).text == "Up to "
+        assert raw.count(mark) == (1 if wire is ANTHROPIC else 0)  # named as what stopped it
+        assert renderer.decode(bench.tree()[0]["output_ids"]) == f"Up to {mark}"
 
 
 # ---------------------------------------------------------------- retry or new sample

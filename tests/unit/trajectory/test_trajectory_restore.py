@@ -195,3 +195,24 @@ def test_answer_digests_remember_the_calls() -> None:
     assert "c1" in cache
     assert known != loose
     assert len(answer_digests(Message(role="assistant", text="hi"), cache)) == 1
+
+
+def in_blocks(*parts: str) -> Message:
+    return Message(role="user", text="\n".join(parts), parts=parts if len(parts) > 1 else ())
+
+
+def test_what_was_added_behind_a_dropped_answer_is_a_message_of_its_own() -> None:
+    cache = ToolCallCache()
+    cache.remember_unanswered(in_blocks("note", "go"))
+    cache.remember_unanswered(in_blocks("say something"))
+    restored = restore_history([SYSTEM, in_blocks("note", "go", "say something", "please")], cache)
+    assert [message.text for message in restored] == ["You edit files.", "note\ngo", "say something", "please"]
+    assert restored[1].parts == ("note", "go")
+
+
+@pytest.mark.parametrize("message", [in_blocks("go", "on"), in_blocks("go on", "x"), in_blocks("go"), Message(role="tool", text="go")])
+def test_blocks_that_no_dropped_answer_parted_stay_together(message: Message) -> None:
+    cache = ToolCallCache()
+    cache.remember_unanswered(in_blocks("on"))
+    cache.remember_unanswered(Message(role="tool", text="go"))
+    assert restore_history([message], cache) == [message]
