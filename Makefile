@@ -1,11 +1,14 @@
 # gyre: every target sets up what it needs by itself. `make quickstart` and `make test` are all a newcomer types.
 
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 HARNESSES := .cache/harnesses
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export RAY_USAGE_STATS_ENABLED := 0
+export NO_MKDOCS_2_WARNING := 1
 
 .PHONY: help setup quickstart test check lint unit docs wheel warm-start harnesses clean
 
@@ -31,7 +34,8 @@ test: setup harnesses ## everything CI runs: checks, Ray, kill and harness tests
 	@$(BIN)/python -m pytest tests -m "not gpu and (ray or harness or sglang or browser or slow)" --timeout 600
 	@$(MAKE) --no-print-directory docs wheel
 
-check: setup lint unit ## format, lint, types, import contracts, unit, property and simulation tests (under three minutes)
+check: setup ## format, lint, types, import contracts, unit, property and simulation tests (under three minutes)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint unit
 
 lint: setup
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
