@@ -4,7 +4,7 @@ local paper = import 'paper.libsonnet';
 local workloads = import 'workloads.libsonnet';
 
 function(
-  limit='per_cell',
+  limit='total',
   steps=48,
   horizon='open',
   seed=0,
@@ -20,8 +20,7 @@ function(
   streaming=true,
   rho_min=0.25,
   launch_order='fifo',
-  mean_h={ total: 1.0, per_cell: 3.3 }[limit],
-  deadline_h=workloads.nl2repo_2_4t(mean_h).deadline_h,
+  deadline_h=workloads.nl2repo_2_4t(limit).deadline_h,
   workload={},
 )
   paper.pipeline(
@@ -46,5 +45,5 @@ function(
       seed: seed,
       launch_order: launch_order,
     },
-    workloads.nl2repo_2_4t(mean_h) { deadline_h:: deadline_h } + workload,
+    workloads.nl2repo_2_4t(limit) { deadline_h:: deadline_h } + workload,
   )
