@@ -83,6 +83,8 @@ class CellSpec:
     """Whether other cells may be on other machines."""
     protocol: str
     """Transport of weights."""
+    network_device: str
+    """Network device of that transport; empty: chosen by it."""
 
 
 class Cell:
@@ -102,6 +104,7 @@ class Cell:
         self._control: Any = None
         self._buffer: Any = None
         self._rendezvous: Any = None
+        self._is_closed = asyncio.Event()
 
     @cached_property
     def _host(self) -> str:
@@ -136,7 +139,7 @@ class Cell:
         if self.spec.trains:
             from gyre.training.transfer import TransferEndpoint
 
-            self._endpoint = TransferEndpoint(self._host, protocol=self.spec.protocol)
+            self._endpoint = TransferEndpoint(self._host, protocol=self.spec.protocol, device=self.spec.network_device)
         self._engine, self._server = open_engine(self.spec, host=self._host)
         return self._server.url
 
@@ -322,8 +325,13 @@ class Cell:
         write_checkpoint(self.spec.run_dir, version, save=self._learner.save_checkpoint, state=state)
         prune_checkpoints(self.spec.run_dir, keep=keep)
 
+    async def watch(self) -> None:
+        """Return when this cell is closed: whoever waits for it learns at once when its process is gone."""
+        await self._is_closed.wait()
+
     async def close(self) -> None:
         """Stop the engine; live requests end with what they have."""
+        self._is_closed.set()
         if self._server is not None:
             await self._serve(self._server.stop)
             await self._serve(self._engine.close)

@@ -48,6 +48,7 @@ class Cluster:
         self._cells: dict[str, Any] = {}
         self._groups: list[PlacementGroup] = []
         self._running: dict[Any, str] = {}
+        self._watched: dict[Any, str] = {}
 
     # Starting
 
@@ -58,6 +59,7 @@ class Cluster:
         urls = self._make_cells()
         self._wire(urls)
         self._running = {pool.run.remote(): name for name, pool in self._pools.items()}
+        self._watched = {cell.watch.remote(): name for name, cell in self._cells.items()}
         self._get([self._pools[CONTROL_POOL].control.remote("start")])
 
     def _start_ray(self) -> None:
@@ -170,6 +172,7 @@ class Cluster:
             trains=self._trains,
             is_remote=self._is_remote,
             protocol=resources.weights.protocol if resources.weights else "tcp",
+            network_device=resources.weights.device if resources.weights else "",
             learner=self._learner_spec(settings.get("temperature", 1.0)) if index >= 0 and self._trains else None,
         )
 
@@ -228,11 +231,13 @@ class Cluster:
     # Watching
 
     def is_done(self, *, wait_s: float) -> bool:
-        """Wait a little; True when every pool has ended. Raises RunError when one failed."""
-        done, _ = ray.wait(list(self._running), timeout=wait_s, num_returns=1)
+        """Wait a little; True when every pool has ended. Raises RunError when one failed, or when a process is gone."""
+        done, _ = ray.wait([*self._running, *self._watched], timeout=wait_s, num_returns=1)
         for reference in done:
-            name = self._running.pop(reference)
-            self._get([reference], place=f"pool '{name}'")
+            place = f"pool '{self._running[reference]}'" if reference in self._running else self._watched[reference]
+            self._get([reference], place=place)
+            self._running.pop(reference, None)
+            self._watched.pop(reference, None)
         return not self._running
 
     def status(self) -> Mapping[str, Any]:

@@ -38,18 +38,19 @@ class WeightDescriptor(TypedDict):
 class TransferEndpoint:
     """This process's transfer engine; one per process, shared by its sources and sinks."""
 
-    def __init__(self, host: str = "127.0.0.1", *, protocol: str = "tcp") -> None:
+    def __init__(self, host: str = "127.0.0.1", *, protocol: str = "tcp", device: str = "") -> None:
         """Start the engine.
 
         Args:
             host: address at which other processes reach this one.
             protocol: "tcp" or "rdma".
+            device: network device for rdma; empty: Mooncake chooses.
 
         Raises:
             TransferError: the engine did not start.
         """
         self._engine = TransferEngine()
-        if self._engine.initialize(host, "P2PHANDSHAKE", protocol, "") != 0:
+        if self._engine.initialize(host, "P2PHANDSHAKE", protocol, device) != 0:
             raise TransferError(f"Mooncake's transfer engine did not start on {host} with protocol {protocol}")
         self.session = f"{host}:{self._engine.get_rpc_port()}"
         self._registered: dict[int, tuple[Tensor, int]] = {}

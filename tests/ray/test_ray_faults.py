@@ -26,17 +26,18 @@ def processes_of(driver_pid: int, title: str) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("title", ["ray::Cell", "ray::Pool"])
 def test_a_lost_process_ends_the_run_and_it_resumes(title: str, tmp_path: Path) -> None:
-    live = LiveRun(tmp_path / "run", steps=8)
+    live = LiveRun(tmp_path / "run", steps=12)
     live.wait_events("updated", 2)
+    assert live.process.poll() is None, live.wait() or live.output
     victims = processes_of(live.process.pid, title)
     assert victims, f"no process is called {title}"
     victims[-1].send_signal(signal.SIGKILL)
     assert live.wait() == 1, live.output
     assert "--resume" in live.output
     assert "Traceback" not in live.output
-    done = run_tiny(tmp_path / "run", resume=True, steps=8)
+    done = run_tiny(tmp_path / "run", resume=True, steps=12)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_complete(tmp_path / "run", steps=8)
+    assert_complete(tmp_path / "run", steps=12)
 
 
 @pytest.fixture
