@@ -49,7 +49,8 @@ docs: setup ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict --quiet
 
 wheel: setup ## build the wheel and look into it
-	@$(BIN)/python -m build --wheel --no-isolation --outdir dist . >/dev/null && ls dist/*.whl
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist . >/dev/null
+	@$(BIN)/python scripts/check_wheel.py dist
 
 harnesses: $(HARNESSES)/.ready ## install Claude Code, Codex, Qwen Code and mini-swe-agent at pinned versions (1.3 GB)
 
