@@ -20,7 +20,7 @@ def main() -> int:
     wheel = max(Path(sys.argv[1]).glob("*.whl"), key=lambda path: path.stat().st_mtime)
     names = set(zipfile.ZipFile(wheel).namelist())
     missing = [name for name in NEEDED if name not in names]
-    katas = {name.split("/")[3] for name in names if name.startswith("gyre/pipelines/tasks/katas/")}
+    katas = {name.split("/")[4] for name in names if name.startswith("gyre/pipelines/tasks/katas/")}
     if missing or not katas:
         print(f"{wheel} lacks {', '.join(missing) or 'the katas'}")
         return 1
