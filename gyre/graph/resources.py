@@ -1,8 +1,8 @@
-"""Resources of a pipeline: cells, engine, learner, weights, store, workload. Their settings, types and defaults stand here (the workload's
-in `workload.py`), and only here.
+"""Resources of a pipeline: cells, engine, learner, weights, store, workload.
 
-`read_resources` checks what the user wrote and gives settings objects; the runtime builds the real things from them. Which resources
-a pipeline needs depends on its operators (`typed.py`). Paths start at the pipeline's file.
+Their settings, types and defaults stand here (the workload's in `workload.py`), and only here. `read_resources` checks what the user
+wrote and gives settings objects; the runtime builds the real things from them. Which resources a pipeline needs depends on its
+operators (`typed.py`). Paths start at the pipeline's file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ScriptedEngineSettings:
     """Answers from a script instead of a model; for tests and demonstrations."""
 
     script: Path
-    """JSON file of rules, or a Python file, that chooses the answers."""
+    """JSON file that chooses the answers: a list of rules, or a playbook of agents."""
     model: Path | None = None
     """Hugging Face folder whose tokenizer is used; null: the learner's."""
 
