@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +178,13 @@ class Cluster:
         )
 
     @property
-    def _seed(self) -> int:
+    def _dispatch_settings(self) -> Mapping[str, Any]:
         dispatch = self._graph.find_node("dispatch")
-        return int(dispatch.settings.get("seed", 0)) if dispatch else 0
+        return dispatch.settings if dispatch else {}
+
+    @property
+    def _seed(self) -> int:
+        return int(self._dispatch_settings.get("seed", 0))
 
     def _learner_spec(self, temperature: float) -> LearnerSpec:
         learner, weights = self._graph.resources.learner, self._graph.resources.weights
@@ -218,9 +223,11 @@ class Cluster:
     def _control_spec(self) -> ControlSpec:
         assert self._plan.scheduler is not None
         train = self._graph.find_node("train_cell")
+        is_open = train is not None and self._dispatch_settings.get("horizon") == "open"
         bounds = (train.settings["clip_low"], train.settings["clip_high"]) if train else (0.0, 0.0)
         return ControlSpec(
-            scheduler=self._plan.scheduler,
+            scheduler=replace(self._plan.scheduler, steps=None) if is_open else self._plan.scheduler,
+            last_step=self._plan.scheduler.steps if is_open else None,
             cells=tuple(self._cells[cell.engine] for cell in self._plan.cells),
             engines=dict(self._cells),
             resume=self._resume,

@@ -51,6 +51,14 @@ class Room(Protocol):
         """Tell of a confirmed version."""
         ...
 
+    def is_last(self, version: int) -> bool:
+        """Whether the run ends with this version, though its horizon is open."""
+        ...
+
+    def finish(self) -> None:
+        """End the run."""
+        ...
+
     async def record_event(self, kind: str, cell: int, detail: Mapping[str, Any]) -> None:
         """Write an event."""
         ...
@@ -320,6 +328,9 @@ class Conductor:
         cost = {"busy_s": step.busy_s, "microsteps": len(step.claimed_s), "commit_s": time.time() - drained_s}
         await self._room.record_event("updated", 0, {"version": step.version, "cells": list(decision.cells), **cost})
         self._step = None
+        if self._room.is_last(step.version):
+            self._room.finish()
+            return
         self._tell(self._room.scheduler.updated, step.version)
 
     def _rows_of(self, step: Step, decision: d.Reduce, grad_norm: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -71,7 +71,15 @@ class Door(Generic[T]):
 class ControlRoom:
     """Implements the `Control` protocol in the process that has the scheduler."""
 
-    def __init__(self, *, config: SchedulerConfig, store: Store, conductor: Conductor, resume: ResumeState | None) -> None:
+    def __init__(
+        self,
+        *,
+        config: SchedulerConfig,
+        store: Store,
+        conductor: Conductor,
+        resume: ResumeState | None,
+        last_step: int | None = None,
+    ) -> None:
         self.scheduler = Scheduler(config)
         self.config = config
         self.store = store
@@ -87,6 +95,7 @@ class ControlRoom:
         self._is_over = False
         self._is_stopping = False
         self._resume = resume
+        self._last_step = last_step
 
     # The run
 
@@ -121,6 +130,10 @@ class ControlRoom:
     async def run(self) -> None:
         """Perform decisions for cells until the run is over; raises what made the run fail."""
         await self.conductor.run(self)
+
+    def is_last(self, version: int) -> bool:
+        """Whether a run with an open horizon ends with the step that made this version; groups may be outstanding then."""
+        return self._last_step is not None and version >= self._last_step
 
     def finish(self) -> None:
         """Close every door: the run is complete, or it is being stopped."""

@@ -112,6 +112,8 @@ class ControlSpec:
     """Handles of everything that has an engine, by the engine's name."""
     resume: ResumeState | None
     """None for a new run."""
+    last_step: int | None
+    """Step after which the run ends though its horizon is open; None: the scheduler knows the end, or there is none."""
     clip_bounds: tuple[float, float]
     """Bounds of the execution clip."""
     keep_checkpoints: int | None
@@ -186,7 +188,7 @@ class Wiring:
             clip_bounds=spec.clip_bounds,
             keep_checkpoints=spec.keep_checkpoints,
         )
-        return ControlRoom(config=spec.scheduler, store=store, conductor=conductor, resume=spec.resume)
+        return ControlRoom(config=spec.scheduler, store=store, conductor=conductor, resume=spec.resume, last_step=spec.last_step)
 
     async def _reroute(self, moves: Mapping[str, str]) -> None:
         if self.proxy is not None and moves:

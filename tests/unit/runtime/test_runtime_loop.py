@@ -73,7 +73,7 @@ class FakeCell:
 class World:
     """Everything around the control room that a run has."""
 
-    def __init__(self, config: SchedulerConfig, *, seed: int = 0, failing: Mapping[str, Exception] | None = None) -> None:
+    def __init__(self, config: SchedulerConfig, *, seed: int = 0, failing: Mapping[str, Exception] | None = None, **room: Any) -> None:
         self.rng = random.Random(seed)
         self.config = config
         self.store = MemoryStore()
@@ -87,7 +87,7 @@ class World:
             clip_bounds=(0.995, 1.005),
             keep_checkpoints=None,
         )
-        self.room = ControlRoom(config=config, store=self.store, conductor=conductor, resume=None)
+        self.room = ControlRoom(config=config, store=self.store, conductor=conductor, resume=None, **room)
         for cell in self.cells:
             cell.room = self.room
         self.open: dict[str, int] = {}
@@ -234,3 +234,13 @@ async def test_stopping_closes_every_door() -> None:
     await runner
     assert world.room.status()["is_over"]
     assert not world.room.status()["is_complete"]
+
+
+async def test_an_open_horizon_ends_at_its_last_step_with_groups_outstanding() -> None:
+    config = SchedulerConfig(groups_per_step=1, group_size=1, steps=None, phi=2.0, cells=(1, 1))
+    world = World(config, last_step=3)
+    await world.run()
+    assert [row["version"] for row in world.store.rows("steps")] == [1, 2, 3]
+    status = world.room.status()
+    assert status["is_complete"]
+    assert status["dispatched"] > 3
