@@ -6,6 +6,7 @@ Ray is the control plane: it starts processes, places them, carries calls and Ar
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -289,7 +290,8 @@ class Cluster:
             raise RunError(f"{place}: {_first_line(error)}") from error
 
     def _keep_trace(self, error: Exception) -> None:
-        with (self._run_dir / "errors.log").open("a", encoding="utf-8") as log:
+        # A full disk may be why we are here; the sentence on the terminal does not depend on this file.
+        with contextlib.suppress(OSError), (self._run_dir / "errors.log").open("a", encoding="utf-8") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n{error}\n\n")
 
 

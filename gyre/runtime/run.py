@@ -158,7 +158,7 @@ def _drive(
             progress.show(cluster.status())
         except KeyboardInterrupt:
             code, message = 130, "interrupted; continue with --resume"
-        except RunError as error:
+        except (RunError, OSError) as error:
             code, message = 1, f"{error}"
         finally:
             with _interrupts_ignored():
