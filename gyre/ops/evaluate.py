@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gyre.killpoints import kill_point
+from gyre.ops._background import Background
 from gyre.records import Batch, ClosedExecution, Control, ScoredExecution, Scorers, Store, Stream, op
 from gyre.trajectory import outcomes as o
 
@@ -62,30 +63,25 @@ class Evaluate:
         self._closed: dict[str, dict[str, Any]] = {}
         self._earlier: dict[tuple[str, int], dict[str, Any]] = {}
         self._ready: asyncio.Queue[Batch[ScoredExecution] | None] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     async def run(self, closed: Stream[ClosedExecution]) -> Stream[ScoredExecution]:
         """Emit each group once, when all its executions have their outcome."""
         known = await asyncio.to_thread(self.store.read, "assessments", where="designated")
         self._earlier = {(row["execution_id"], row["attempt"]): row for row in known.to_pylist()}
-        reader = asyncio.ensure_future(self._read(closed))
+        self._background.start(self._read(closed))
         try:
-            while (batch := await self._ready.get()) is not None:
+            while (batch := await self._background.get(self._ready)) is not None:
                 yield batch
-            await reader
         finally:
-            for task in (reader, *self._tasks):
-                task.cancel()
+            await self._background.cancel()
 
     async def _read(self, closed: Stream[ClosedExecution]) -> None:
-        try:
-            async for batch in closed:
-                for row in batch.rows():
-                    await self._close(row)
-            while self._tasks:
-                await asyncio.gather(*self._tasks)
-        finally:
-            await self._ready.put(None)
+        async for batch in closed:
+            for row in batch.rows():
+                await self._close(row)
+        await self._background.drain(but=asyncio.current_task())
+        await self._ready.put(None)
 
     async def _close(self, row: dict[str, Any]) -> None:
         execution_id = row["execution_id"]
@@ -95,9 +91,6 @@ class Evaluate:
             group = o.GroupOutcomes(row["group_id"], size=size, num_surplus=surplus, max_tries=self.max_tries)
             self._groups[row["group_id"]] = group
         self._closed[execution_id] = row
-        if group.is_ready:
-            await self._close_late(group, row)
-            return
         actions = group.closed(
             execution_id,
             row["status"],
@@ -109,13 +102,10 @@ class Evaluate:
         earlier = self._earlier.get((execution_id, row["attempt"]))
         if earlier is not None and any(isinstance(action, o.Assess) for action in actions):
             actions = self._repeat(group, row, earlier)
+        elif not actions and execution_id in group.outcomes:
+            # Surplus whose outcome was decided while its harness still ran: its record is written now that it is closed.
+            actions = (group.outcomes[execution_id],)
         await self._perform(group, actions)
-
-    async def _close_late(self, group: o.GroupOutcomes, row: dict[str, Any]) -> None:
-        """A surplus execution ended after its group was ready: its outcome is on record and not used."""
-        outcome = group.outcomes.get(row["execution_id"])
-        if outcome is not None:
-            await self._designate(outcome)
 
     def _repeat(self, group: o.GroupOutcomes, row: dict[str, Any], earlier: Mapping[str, Any]) -> tuple[o.Action, ...]:
         """Take the designated assessment that was made before the resume instead of asking again."""
@@ -134,9 +124,7 @@ class Evaluate:
         for action in actions:
             match action:
                 case o.Assess():
-                    task = asyncio.ensure_future(self._assess(group, action))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._background.start(self._assess(group, action))
                 case o.Designate():
                     await self._designate(action)
                 case o.GroupReady():

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from gyre.errors import Problem, StoreError
+from gyre.ops._background import Background
 from gyre.records import Batch, ClosedExecution, Control, Engines, Execution, Pipeline, Store, Stream, op
 
 FINISHED = ("completed", "failed", "timeout", "cancelled")
@@ -92,24 +93,19 @@ class HarnessProxy:
         self._came = asyncio.Event()
         self._closed: asyncio.Queue[Batch[ClosedExecution] | None] = asyncio.Queue(MAX_CLOSED_WAITING)
         self._live: dict[str, asyncio.Task[None]] = {}
+        self._background = Background()
+        self._rows: dict[str, dict[str, Any]] = {}
 
     async def run(self, executions: Stream[Execution]) -> Stream[ClosedExecution]:
         """Emit each execution once, when its harness has ended and its records are frozen."""
         self.url = await self.proxy.start(host=self.host)
-        reader = asyncio.ensure_future(self._read(executions))
-        launcher = asyncio.ensure_future(self._launch_all())
-        canceller = asyncio.ensure_future(self._cancel_all())
-        watcher = asyncio.ensure_future(self._watch())
+        for work in (self._read(executions), self._launch_all(), self._cancel_all(), self._watch()):
+            self._background.start(work)
         try:
-            while (batch := await self._closed.get()) is not None:
+            while (batch := await self._background.get(self._closed)) is not None:
                 yield batch
-            if watcher.done():
-                await watcher
-            await asyncio.gather(reader, launcher)
         finally:
-            for task in (reader, launcher, canceller, watcher, *self._live.values()):
-                task.cancel()
-            await asyncio.gather(*self._live.values(), return_exceptions=True)
+            await self._background.cancel()
             await self.proxy.stop()
 
     def held_calls(self, execution_id: str, attempt: int) -> pa.Table | None:
@@ -123,7 +119,6 @@ class HarnessProxy:
     async def _watch(self) -> None:
         """End the run, resumable, when a record cannot be kept (disk full): a call without its record must not go on."""
         failure = await self.proxy.wait_failure()
-        await self._closed.put(None)
         raise StoreError(f"a model call could not be recorded: {failure}") from failure
 
     async def _on_call(self, row: Mapping[str, Any]) -> None:
@@ -154,37 +149,36 @@ class HarnessProxy:
         await self._closed.put(Batch.of(ClosedExecution, [closed]))
 
     async def _launch_all(self) -> None:
-        try:
-            while (launch := await self.control.next_launch()) is not None:
-                execution_id = launch["execution_id"]
-                while execution_id not in self._waiting:
-                    self._came.clear()
-                    await self._came.wait()
-                row = self._waiting.pop(execution_id)
-                self.engines.assign(execution_id, launch["engine"])
-                task = asyncio.ensure_future(self._run_one(row, launch["attempt"]))
-                self._live[execution_id] = task
-                task.add_done_callback(lambda done, name=execution_id: self._live.pop(name, None))
-            if not await self.control.over():
-                await asyncio.gather(*self._live.values())
-        finally:
-            await self._closed.put(None)
+        while (launch := await self.control.next_launch()) is not None:
+            execution_id = launch["execution_id"]
+            while execution_id not in self._waiting:
+                self._came.clear()
+                await self._came.wait()
+            row = self._waiting.pop(execution_id)
+            self.engines.assign(execution_id, launch["engine"])
+            task = self._background.start(self._run_one(row, launch["attempt"]))
+            self._live[execution_id], self._rows[execution_id] = task, row
+            task.add_done_callback(lambda done, name=execution_id: self._live.pop(name, None))
+        # Complete: nothing is live. Stopped early: what is live ends with the operator and is launched again on resume.
+        await self._closed.put(None)
 
     async def _cancel_all(self) -> None:
         while (execution_id := await self.control.next_cancelled()) is not None:
-            row = self._waiting.pop(execution_id, None)
-            task = self._live.get(execution_id)
+            queued, task = self._waiting.pop(execution_id, None), self._live.get(execution_id)
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            if row is not None or task is not None:
-                await self._close_cancelled(execution_id, row)
+            row = queued or self._rows.get(execution_id)
+            if row is not None:
+                await self._close_cancelled(row)
 
-    async def _close_cancelled(self, execution_id: str, row: dict[str, Any] | None) -> None:
+    async def _close_cancelled(self, row: dict[str, Any]) -> None:
+        execution_id = row["execution_id"]
         await self.proxy.close_execution(execution_id)
+        self.proxy.drop_tree(execution_id)
         await self.control.finished(execution_id, "cancelled", "surplus: its group has enough valid outcomes")
         state = await self.control.execution_state(execution_id)
-        if row is not None and state is not None:
+        if state is not None and state["status"] == "cancelled":
             await self._pass_on(row, state)
 
     async def _run_one(self, row: dict[str, Any], attempt: int) -> None:
@@ -209,6 +203,7 @@ class HarnessProxy:
             launched_at_s=launched_at_s,
             finished_at_s=result.finished_at_s,
         )
+        self._rows.pop(execution_id, None)
         await self._closed.put(Batch.of(ClosedExecution, [closed]))
 
     def _closed_row(

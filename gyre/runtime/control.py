@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from gyre.ops.harness_proxy import FINISHED
 from gyre.records import Store
 from gyre.runtime.conductor import Conductor
 from gyre.runtime.resume import ResumeState
@@ -92,6 +93,7 @@ class ControlRoom:
         self._groups_to_consume: Door[dict[str, Any]] = Door()
         self._cancelled: Door[str] = Door()
         self._versions: Door[dict[str, Any]] = Door()
+        self._ready: set[str] = set()
         self._is_over = False
         self._is_stopping = False
         self._resume = resume
@@ -289,12 +291,15 @@ class ControlRoom:
         self._decide(self.scheduler.launched(execution_id, now_s=time.time()))
 
     async def finished(self, execution_id: str, status: str, reason: str) -> None:
-        """See `gyre.records.Control`."""
+        """See `gyre.records.Control`; only the first end of an execution counts."""
         row = self.executions[execution_id]
+        if row["status"] in FINISHED:
+            return
         row.update(status=status, finished_at_s=time.time(), reason=reason)
         self._learn_duration(row)
         self.store.append("executions", [row])
         self._decide(self.scheduler.finished(execution_id, status, now_s=time.time()))
+        self._tell_ready(row["group_id"])
 
     def _learn_duration(self, row: Mapping[str, Any]) -> None:
         if row["status"] != "cancelled" and row["launched_at_s"] is not None and row["finished_at_s"] is not None:
@@ -307,7 +312,15 @@ class ControlRoom:
     async def group_ready(self, group: Mapping[str, Any]) -> None:
         """See `gyre.records.Control`."""
         self.groups[group["group_id"]].update(group)
-        self._decide(self.scheduler.group_ready(group["group_id"], now_s=time.time()))
+        self._ready.add(group["group_id"])
+        self._tell_ready(group["group_id"])
+
+    def _tell_ready(self, group_id: str) -> None:
+        """A group with enough valid outcomes is ready once its surplus, cancelled, has ended too."""
+        group = self.scheduler.ledger.groups.get(group_id)
+        if group_id in self._ready and (group is None or group.num_open == 0):
+            self._ready.discard(group_id)
+            self._decide(self.scheduler.group_ready(group_id, now_s=time.time()))
 
     async def tick(self) -> None:
         """See `gyre.records.Control`."""

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from gyre.ops.dispatch import execution_ids
+from gyre.ops.harness_proxy import FINISHED
 from gyre.records import Store
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.restore import RestoredExecution, RestoredGroup, RestoredState
 from gyre.store.resume import StoredRun, forget_after, load_resume_state
 from gyre.training.checkpoint import latest_checkpoint
-
-FINISHED = ("completed", "failed", "timeout", "cancelled")
-"""States of an execution whose harness has ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

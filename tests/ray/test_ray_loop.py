@@ -110,6 +110,16 @@ def test_a_broken_harness_costs_its_executions_never_the_run(script: str, status
     assert set(rows(tmp_path / "run", "executions").column("status").to_pylist()) == {status}
 
 
+def test_surplus_executions_are_cancelled_and_counted(tmp_path: Path) -> None:
+    done = run_tiny(tmp_path / "run", steps=2, oversample=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_complete(tmp_path / "run", steps=2)
+    assert rows(tmp_path / "run", "executions").num_rows == 16
+    consumed = rows(tmp_path / "run", "consumption").to_pylist()
+    assert all(row["valid"] >= 2 and row["valid"] + row["cancelled"] == 4 for row in consumed)
+    assert rows(tmp_path / "run", "assessments", "designated").num_rows == 16
+
+
 def test_half_done_work_scores_after_a_timeout(tmp_path: Path) -> None:
     """A task that does not ask for the finish marker: what the killed harness left behind gets its share of the cases."""
     made = subprocess.run(
