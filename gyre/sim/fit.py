@@ -116,6 +116,9 @@ def fit_workload(run: Path, base: WorkloadSettings) -> tuple[WorkloadSettings, l
         execution_s=float(lengths.mean()),
         query_spread=query_spread,
         execution_spread=execution_spread,
+        # Hard queries are in the spread of all of them.
+        hard_share=0.0,
+        hard_times=1.0,
         launch_s=0.0,
         load_share=load_share,
         contention=contention,
