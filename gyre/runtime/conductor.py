@@ -377,7 +377,9 @@ class Conductor:
         descriptor = await self._cells[CORE].call("expose", version)
         roles = dict(enumerate(self._room.scheduler.roles))
         away = {cell_engine(cell) for cell, role in roles.items() if role not in ("rollout", "returning")}
-        await asyncio.gather(*(self._load_published(name, descriptor) for name in self._engines if name not in away))
+        # With every engine in training there is still one that must confirm before groups are admitted under this version.
+        serving = [name for name in self._engines if name not in away] or [cell_engine(CORE)]
+        await asyncio.gather(*(self._load_published(name, descriptor) for name in serving))
         for cell in [cell for cell, role in roles.items() if role == "returning"]:
             self._tell(self._room.scheduler.switched_to_rollout, cell)
         await self._room.record_event("published", -1, {"version": version})

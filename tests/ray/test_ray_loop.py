@@ -70,7 +70,14 @@ def test_a_run_exports_a_hugging_face_folder(elastic_run: Path, tmp_path: Path) 
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
 
 
-@pytest.mark.parametrize("values", [{"policy": "async", "mu": 1, "phi": 1}, {"policy": "colocate", "phi": 0}])
+BASELINES = [
+    {"policy": "async", "mu": 1, "phi": 1},
+    {"policy": "colocate", "phi": 0},
+    {"policy": "colocate", "phi": 0, "mu": 1, "cells": 1},
+]
+
+
+@pytest.mark.parametrize("values", BASELINES)
 def test_baselines_train_the_same_groups(values: dict[str, object], tmp_path: Path) -> None:
     done = run_tiny(tmp_path / "run", steps=4, **values)
     assert done.returncode == 0, done.stdout + done.stderr
