@@ -98,8 +98,18 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, math.ceil(share * len(values)) - 1)]
 
 
+def shipped_pipeline(name: str) -> Path:
+    """A pipeline that comes with gyre, such as 'paper/nl2repo_122b'."""
+    return _shipped_dir() / f"{name}.jsonnet"
+
+
 def shipped_model_dir() -> Path:
-    """The small model that the pipelines come with: beside the package in a checkout, inside it in a wheel."""
+    """The small model that the pipelines come with."""
+    return _shipped_dir() / "models" / "tiny"
+
+
+def _shipped_dir() -> Path:
+    """`pipelines`: beside the package in a checkout, inside it in a wheel."""
     package = Path(str(resources.files("gyre")))
-    inside = package / "pipelines" / "models" / "tiny"
-    return inside if inside.is_dir() else package.parent / "pipelines" / "models" / "tiny"
+    inside = package / "pipelines"
+    return inside if inside.is_dir() else package.parent / "pipelines"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from importlib import resources
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from gyre.bench._measuring import shipped_pipeline
 from gyre.graph.spec import load_spec
 from gyre.sim.outcome import Outcome
 from gyre.sim.setting import simulate
@@ -16,18 +15,10 @@ from gyre.sim.simulate import load_setting
 from gyre.sim.simulation import SimSetting
 
 
-def paper_pipeline(name: str) -> Path:
-    """A pipeline at the paper's scale: beside the package in a checkout, inside it in a wheel."""
-    package = Path(str(resources.files("gyre")))
-    inside = package / "pipelines" / "paper"
-    return (inside if inside.is_dir() else package.parent / "pipelines" / "paper") / f"{name}.jsonnet"
-
-
 def paper_setting(name: str, parameters: Mapping[str, Any]) -> SimSetting:
     """What is simulated for a shipped pipeline with some of its parameters given."""
-    spec = load_spec(
-        paper_pipeline(name), {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in parameters.items()}
-    )
+    texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in parameters.items()}
+    spec = load_spec(shipped_pipeline(f"paper/{name}"), texts)
     return load_setting(spec, from_run=None)[0]
 
 

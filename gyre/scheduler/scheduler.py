@@ -18,8 +18,8 @@ may perform them concurrently where they concern different cells.
 | Publish | `published(version)` once every serving engine has confirmed |
 
 A wish for a group stays until it is met. When all executions of a group have an outcome, `group_ready` comes from the evaluation. The
-events `assessed`, `cell_lost`, `cell_recovered`, `engine_down`, `engine_up` and `tick` may come at any time; after Finish or Fail every
-event is ignored.
+events `assessed`, `cell_lost`, `cell_recovered`, `engine_down`, `engine_up` and `tick` may come at any time; before `start` or `restore`
+no event decides anything, and after Finish or Fail every event is ignored.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Scheduler:
         self._unpublished: set[str] = set()
         """Engines that will accept once the running publication is confirmed."""
         self._now_s = 0.0
+        self._has_begun = False
 
     # ---- queries ---------------------------------------------------------------------------------------------------------------
 
@@ -148,6 +149,7 @@ class Scheduler:
 
     def start(self, *, now_s: float) -> Decisions:
         """Begin a new run: every engine serves version 0."""
+        self._has_begun = True
         self._open_engines()
         return (*self._dispatch(), *self._settle(now_s))
 
@@ -157,6 +159,7 @@ class Scheduler:
         A burst that was under way goes on, with its remaining steps, as soon as the policy lets the core leave again. If only its
         publication is missing the core leaves at once: nothing runs yet, so nobody is displaced.
         """
+        self._has_begun = True
         self.burst.restore(version=state.version, published_version=state.published_version, num_consumed=state.num_consumed_groups)
         for group in self.lifecycle.restore(state):
             self._add_ready(group)
@@ -324,7 +327,7 @@ class Scheduler:
 
     def _settle(self, now_s: float) -> Decisions:
         self._observe_supply(now_s)
-        if self.is_over:
+        if self.is_over or not self._has_begun:
             return ()
         # Asked after every event, and most events decide nothing: a rule that cannot apply is not even entered.
         decisions: list[Decision] = []

@@ -44,6 +44,10 @@ class RunSettings:
     """True where advantages are divided by the group's standard deviation."""
     keeps_spans: bool = False
     """True where trajectories are stored as spans."""
+    cell_places: tuple[int, ...] | None = None
+    """Executions that each cell's engine serves at a time; None: not known."""
+    standalone_places: int = 0
+    """Executions that all standalone engines serve at a time."""
 
 
 def read_settings(run_dir: Path) -> RunSettings:
@@ -62,7 +66,16 @@ def read_settings(run_dir: Path) -> RunSettings:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"{path} is not the document of a run ({error!r}); restore it from a copy") from error
     kept = (document["pipeline"].get("resources") or {}).get("store") or {}
-    return replace(_from_ops(by_op), keeps_spans=kept.get("trajectories") == "spans")
+    places = _places_of((document.get("resources") or {}).get("cells") or {})
+    return replace(_from_ops(by_op), keeps_spans=kept.get("trajectories") == "spans", **places)
+
+
+def _places_of(cells: dict[str, Any]) -> dict[str, Any]:
+    if not cells:
+        return {}
+    concurrency = cells["concurrency"]
+    places = tuple(concurrency) if isinstance(concurrency, list) else (concurrency,) * cells["count"]
+    return {"cell_places": places, "standalone_places": cells["standalone"] * (cells["standalone_concurrency"] or places[0])}
 
 
 def _from_ops(by_op: dict[str, dict[str, Any]]) -> RunSettings:

@@ -20,7 +20,7 @@ from gyre.store.checks.admission import (
     check_publications,
 )
 from gyre.store.checks.batches import check_assessments, check_consumption, check_steps
-from gyre.store.checks.cells import check_event_rows, check_roles, check_step_events
+from gyre.store.checks.cells import check_event_rows, check_places, check_roles, check_step_events
 from gyre.store.checks.data import CLOSED, Breach, RunData, load_run
 from gyre.store.checks.logprobs import Recompute, compare_logprobs
 from gyre.store.checks.targets import check_advantages, check_contexts_and_targets, check_membership
@@ -38,6 +38,7 @@ CHECKS: Mapping[str, Callable[[RunData], Iterator[Breach]]] = {
     "versions without a gap, figures of steps": check_steps,
     "events hold together": check_event_rows,
     "cells change roles in turn": check_roles,
+    "engines in rollout have a place for all that runs": check_places,
     "updates and joins were noted": check_step_events,
     "trees hold together": check_trees,
     "calls hold together": check_calls,

@@ -3,8 +3,8 @@
 // standalone, C3 four: with two or three of eight, more standalone nodes would make C3 faster than C2 in simulation, and the paper says
 // that they make it slower.
 local async = { policy: 'async', phi: 1.5, mu: 1, cells: 8, standalone: 0, nodes_per_cell: 4, train_cells: 4, streaming: false };
-local colocate = { policy: 'colocate', phi: 0, mu: 4, cells: 8, standalone: 0, nodes_per_cell: 4, train_cells: 1, streaming: false };
-local elastic = { policy: 'elastic', phi: 0.5, mu: 3, cells: 8, standalone: 0, nodes_per_cell: 4, train_cells: 1, streaming: true };
+local colocate = { policy: 'colocate', phi: 0, mu: 4, cells: 8, standalone: 0, nodes_per_cell: 4, train_cells: 4, streaming: false };
+local elastic = { policy: 'elastic', phi: 0.5, mu: 3, cells: 8, standalone: 0, nodes_per_cell: 4, train_cells: 4, streaming: true };
 {
   // Async
   A0: async,
@@ -15,9 +15,9 @@ local elastic = { policy: 'elastic', phi: 0.5, mu: 3, cells: 8, standalone: 0, n
   C0: colocate,
   C1: colocate { cells: 7, standalone: 1, phi: 0.5, mu: 3 },  // 28 nodes and 4 standalone ones, with extra dispatch
   C2: self.C1 { streaming: true },
-  C3: self.C2 { cells: 4, standalone: 4 },  // more standalone nodes
+  C3: self.C2 { cells: 4, standalone: 4, train_cells: 2 },  // more standalone nodes
   // Elastic
   E0: elastic,
   E1: elastic { phi: 1.5, mu: 1 },
-  E2: elastic { cells: 4, nodes_per_cell: 8 },  // larger cells
+  E2: elastic { cells: 4, nodes_per_cell: 8, train_cells: 2 },  // larger cells
 }

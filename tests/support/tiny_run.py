@@ -122,7 +122,13 @@ def _spec(trajectories: str) -> dict[str, Any]:
     }
     resources = {"store": {"kind": "lance", "trajectories": trajectories}}
     ops = {node: {"op": name, "from": {}, "args": {}} for node, name in names.items()}
-    return {"pipeline": {"gyre": "pipeline.v1", "name": "tiny", "resources": resources, "ops": ops}, "settings": settings, "seed": SEED}
+    cells = {"count": 3, "concurrency": 5, "standalone": 0, "standalone_concurrency": None}
+    return {
+        "pipeline": {"gyre": "pipeline.v1", "name": "tiny", "resources": resources, "ops": ops},
+        "resources": {"cells": cells},
+        "settings": settings,
+        "seed": SEED,
+    }
 
 
 def _write_group(store: RunStore, group_index: int) -> None:

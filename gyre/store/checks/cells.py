@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gyre.store.checks.data import Breach, RunData, parse_detail
 
@@ -45,6 +46,43 @@ def check_roles(data: RunData) -> Iterator[Breach]:
             in_training.discard(cell)
         elif kind == "joined" and cell not in in_training:
             yield Breach("events", key, "lets a cell join a batch that is not in training")
+
+
+def check_places(data: RunData) -> Iterator[Breach]:
+    """Check that no more executions ran at any time than the engines in rollout had places for."""
+    cells = data.settings.cell_places
+    if cells is None:
+        return
+    # At one instant places come free before they are taken.
+    changes = [(row["finished_at_s"], 0, "finished", row["execution_id"]) for row in data.executions if _has_run(row) and _has_ended(row)]
+    changes += [(row["launched_at_s"], 2, "launched", row["execution_id"]) for row in data.executions if _has_run(row)]
+    changes += [(row["time_s"], 1, row["kind"], row["cell"]) for row in data.events if row["kind"] in _ROLE_EVENTS]
+    running, away = 0, set[int]()
+    for time_s, _, kind, subject in sorted(changes, key=lambda change: change[:2]):
+        running += {"launched": 1, "finished": -1}.get(kind, 0)
+        if kind == "resumed":
+            away.clear()
+        elif kind in ("to_training", "cell_lost"):
+            away.add(subject)
+        elif kind == "to_rollout":
+            away.discard(subject)
+        places = data.settings.standalone_places + sum(count for cell, count in enumerate(cells) if cell not in away)
+        if running > places and kind == "launched":
+            yield Breach("executions", subject, f"is one of {running} that run at once, but the engines in rollout have {places} places")
+        elif running > places and kind == "to_training":
+            key = f"to_training of cell {subject} at {time_s:.3f}"
+            yield Breach("events", key, f"leaves {places} places for {running} executions that run")
+
+
+_ROLE_EVENTS = ("to_training", "to_rollout", "cell_lost", "resumed")
+
+
+def _has_run(row: Mapping[str, Any]) -> bool:
+    return row["launched_at_s"] is not None
+
+
+def _has_ended(row: Mapping[str, Any]) -> bool:
+    return row["finished_at_s"] is not None
 
 
 def check_step_events(data: RunData) -> Iterator[Breach]:

@@ -37,6 +37,16 @@ def end_group(scheduler: Scheduler, index: int, *, now_s: float = 1.0) -> tuple[
     return (*first, *scheduler.group_ready(f"g{index}", now_s=now_s))
 
 
+@pytest.mark.parametrize("policy", ["elastic", "async", "colocate"])
+@pytest.mark.parametrize("event", ["tick", "want_group"])
+def test_an_event_before_the_start_decides_nothing(policy: str, event: str) -> None:
+    early, usual = Scheduler(make(policy=policy)), Scheduler(make(policy=policy))
+    assert getattr(early, event)(now_s=0.0) == ()
+    assert early.start(now_s=0.0) == usual.start(now_s=0.0)
+    assert early.routes.num_open_places == usual.routes.num_open_places
+    assert early.roles == usual.roles
+
+
 def test_an_elastic_burst_from_first_departure_to_the_end() -> None:
     s = Scheduler(make())
     begin(s)

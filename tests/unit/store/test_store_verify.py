@@ -11,7 +11,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.tiny_run import fake_recompute, make_tiny_run
+from support.tiny_run import START_S, fake_recompute, make_tiny_run
 
 from gyre.errors import UserError
 from gyre.store.columns import dataset_path
@@ -118,6 +118,8 @@ ALTERATIONS = [
     ("events", {"kind": "to_training", "cell": 1}, {"kind": "seen"}, "events | joined of cell 1"),
     ("events", {"kind": "to_training", "cell": 1}, {"cell": 0}, "sends a cell to training that is there already"),
     ("events", {"kind": "to_rollout", "cell": 1}, {"cell": 2}, "events | to_rollout of cell 2"),
+    ("events", {"kind": "to_training", "cell": 0}, {"time_s": START_S + 10.0}, "| leaves 10 places for 14 executions"),
+    ("events", {"kind": "to_training", "cell": 0}, {"time_s": START_S + 2.0}, "executions | g000003-01 | is one of 11 that run at once"),
     ("events", {"kind": "joined"}, {"kind": "seen"}, "steps | version 2 | counts cell 1, which had not joined"),
     ("events", {"kind": "published", "detail": '{"version": 2}'}, {"kind": "seen"}, "events | published 2 | is missing"),
     ("events", {"kind": "published", "detail": '{"version": 2}'}, {"detail": '{"version": 1}'}, "publications | version 1 | has a"),
