@@ -6,7 +6,6 @@ prints as it is), then a picture of it.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gyre.console import print_json
 from gyre.errors import UserError
 from gyre.store.checks.data import CallNode, RunData, TrajectoryRow, load_execution
 from gyre.store.checks.targets import find_path
@@ -60,12 +60,12 @@ def inspect(run: Path | str, execution_id: str | None = None, *, as_json: bool =
     run_dir = require_run(run)
     found = list_executions(run_dir) if execution_id is None else describe_execution(run_dir, execution_id)
     if as_json:
-        print(json.dumps(found, indent=2, default=str))
+        print_json(found)
         return
     from rich.console import Console
 
     picture = render_executions(found) if isinstance(found, list) else render_execution(found)
-    Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(picture)
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(picture)
 
 
 def list_executions(run_dir: Path) -> list[dict[str, Any]]:

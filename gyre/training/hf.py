@@ -108,6 +108,12 @@ def read_shape(model_dir: Path) -> ModelShape:
     )
 
 
+def read_companions(model_dir: Path) -> dict[str, bytes]:
+    """The files that travel beside the weights, config.json among them, by name."""
+    paths = (model_dir / name for name in ("config.json", *TOKENIZER_FILES))
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}
+
+
 def _rope_parameters(config: Mapping[str, Any]) -> Mapping[str, Any]:
     # transformers 5 writes rope_parameters; older folders have rope_theta beside an optional rope_scaling.
     return config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -133,6 +139,9 @@ def _refuse_untrainable(path: Path, config: Mapping[str, Any]) -> None:
         )
     if config.get("hidden_act", "silu") != "silu":
         raise UserError(f"{path}: hidden_act {config['hidden_act']!r} cannot be trained", hint="use a model with hidden_act 'silu'")
+    for name in ("attention_bias", "mlp_bias"):
+        if config.get(name):
+            raise UserError(f"{path}: {name} is on, and such a model cannot be trained", hint="use a model without these biases")
     if config.get("use_sliding_window"):
         raise UserError(f"{path}: sliding-window attention cannot be trained", hint="set use_sliding_window to false")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -117,6 +120,23 @@ def test_gradient_and_adam_step_match_a_reference(tiny_model: Path):
     assert float(learner.gradients().abs().max()) == 0.0
 
 
+def test_weight_decay_spares_norms_and_biases(tmp_path: Path):
+    """A zero gradient leaves the decay alone to move the weights: matrices shrink, vectors stay, also after a resumption."""
+    adam = AdamSettings(lr=0.1, weight_decay=0.5)
+    learner = MegatronLearner(make_model(tmp_path / "qwen2", "qwen2"), adam=adam)
+    learner.save_checkpoint(tmp_path / "checkpoint")
+    resumed = MegatronLearner(tmp_path / "checkpoint" / "model", adam=adam)
+    resumed.load_checkpoint(tmp_path / "checkpoint")
+    for core in (learner, resumed):
+        before, after = torch.empty(core.num_weights), torch.empty(core.num_weights)
+        core.write_flat(before)
+        core.apply(torch.zeros_like(core.gradients()), num_executions=1, num_microsteps=1)
+        core.write_flat(after)
+        for slot in core.hf_layout():
+            place = slice(slot.offset, slot.offset + math.prod(slot.shape))
+            torch.testing.assert_close(after[place], before[place] * (0.95 if len(slot.shape) > 1 else 1.0))
+
+
 def test_a_batch_without_gradient_microsteps_makes_no_update(tiny_model: Path):
     learner = MegatronLearner(tiny_model, adam=AdamSettings(lr=0.1, weight_decay=0.1))
     before, after = torch.empty(learner.num_weights), torch.empty(learner.num_weights)
@@ -186,6 +206,18 @@ def test_training_goes_on_from_a_checkpoint_exactly(tiny_model: Path, tmp_path: 
     assert torch.equal(got, expected)
 
 
+def test_a_learner_outlives_the_folder_that_it_started_from(tmp_path: Path):
+    """A checkpoint is the starting point of a run and of every resumption, and is deleted once newer ones are there."""
+    source = make_model(tmp_path / "source", "qwen3")
+    (source / "tokenizer_config.json").write_text("{}")
+    learner = MegatronLearner(source, role="satellite")
+    shutil.rmtree(source)
+    learner.save_hf(tmp_path / "saved")
+    assert (tmp_path / "saved" / "tokenizer_config.json").read_text() == "{}"
+    again = MegatronLearner(tmp_path / "saved", role="satellite")
+    assert again.shape == learner.shape
+
+
 def test_release_and_restore(tiny_model: Path):
     core, satellite = MegatronLearner(tiny_model), MegatronLearner(tiny_model, role="satellite")
     flat = torch.empty(core.num_weights)
@@ -210,6 +242,10 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, tiny_model: Path):
         MegatronLearner(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(UserError, match="model_type 'gpt2' cannot be trained"):
+        MegatronLearner(tmp_path)
+    shaped = json.loads((tiny_model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(shaped | {"attention_bias": True}))
+    with pytest.raises(UserError, match="attention_bias is on"):
         MegatronLearner(tmp_path)
     (tmp_path / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
     with pytest.raises(UserError, match=r"no \*\.safetensors file"):
