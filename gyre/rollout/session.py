@@ -3,9 +3,9 @@
 A request is restored and digested, attached to the deepest whole prefix in the tree, and only what is new is encoded. The
 sampled tokens become one node and one row of `calls`; the answer's last event waits until that row is durable.
 
-Retry or new sample: the key is the agent's headers and the body without transport fields. If the latest call of that key was
+Retry or new sample: the key is the agent's headers and the body without transport fields. If an earlier call of that key was
 not delivered whole and no client of it is connected, the request joins it (or gets its answer again); otherwise it is a new
-sample. At closure calls in flight are cancelled and leave no record; a record being committed is committed.
+sample. Calls that no retry can be of are forgotten: each holds a whole history. At closure calls in flight are cancelled and leave no record; a record being committed is committed.
 
 Fed by the proxy (neutral requests), eaten by it (answers), the store (rows) and `tree_select` (the frozen tree).
 """
@@ -64,7 +64,7 @@ class Session:
         self._services = services
         self._cache = ToolCallCache()
         self._ids = CallIds(execution_id, attempt)
-        self._latest: dict[bytes, Call] = {}
+        self._undelivered: dict[bytes, list[Call]] = {}
         self._running: set[Call] = set()
         self._num_requests = 0
 
@@ -75,9 +75,10 @@ class Session:
         if self.is_closed:
             raise not_authorized()
         key = _call_key(headers, body, transport_fields)
-        earlier = self._latest.get(key)
-        if earlier is not None and earlier.can_be_joined():
-            return earlier
+        self._forget_settled()
+        earlier = self._undelivered.setdefault(key, [])
+        if (joined := next((call for call in earlier if call.can_be_joined()), None)) is not None:
+            return joined
         facts = RequestFacts.of(
             request.messages,
             headers=headers,
@@ -87,10 +88,15 @@ class Session:
             server_note=request.server_note,
         )
         call = Call(request, role=self._roles.classify(facts), started_at_s=self._services.clock())
-        self._latest[key] = call
+        earlier.append(call)
         self._running.add(call)
         call.task = asyncio.get_running_loop().create_task(self._serve(call))
         return call
+
+    def _forget_settled(self) -> None:
+        """Let go of calls that failed or were delivered: nobody can join them any more."""
+        kept = {key: [call for call in calls if not call.is_settled] for key, calls in self._undelivered.items()}
+        self._undelivered = {key: calls for key, calls in kept.items() if calls}
 
     async def close(self) -> None:
         """Freeze the records: calls in flight are cancelled, those being committed are waited for."""
@@ -100,7 +106,7 @@ class Session:
             if not call.is_committing and call.task is not None:
                 call.task.cancel()
         await asyncio.gather(*(call.task for call in running if call.task is not None), return_exceptions=True)
-        self._latest.clear()
+        self._undelivered.clear()
 
     async def _serve(self, call: Call) -> None:
         try:

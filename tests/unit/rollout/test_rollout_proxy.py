@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from aiohttp import web
 from proxy_fakes import TOOL, FakeEngine, RecordedCalls, call_text, make_model_dir
 
 from gyre.rollout.answers import AnswerReader
+from gyre.rollout.call import Call
 from gyre.rollout.generation import SamplingRules
 from gyre.rollout.proxy import Proxy
 from gyre.rollout.renderer import Renderer
@@ -269,6 +271,36 @@ async def test_a_client_that_went_away_gets_the_same_call_again(open_bench, rend
         status, reply = await second
     assert (status, reply["choices"][0]["message"]["content"]) == (200, "a")
     assert (len(engine.bodies), len(bench.tree())) == (1, 1)
+
+
+async def test_two_equal_calls_whose_clients_went_away_are_both_got_again(open_bench, renderer):
+    async with FakeEngine([*renderer.encode("a"), END], [*renderer.encode("b"), END]) as engine, open_bench(engine) as bench:
+        engine.gate = asyncio.Event()
+        gone = [asyncio.ensure_future(bench.post(user("go"))) for _ in range(2)]
+        await wait_for(lambda: len(engine.bodies) == 2)
+        for client in gone:
+            client.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        again = [asyncio.ensure_future(bench.post(user("go"))) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        engine.gate.set()
+        replies = await asyncio.gather(*again)
+    assert sorted(r["choices"][0]["message"]["content"] for _, r in replies) == ["a", "b"]
+    assert (len(engine.bodies), len(bench.tree())) == (2, 2)
+
+
+async def test_calls_that_nobody_can_join_are_not_held(open_bench, renderer):
+    def held() -> int:
+        gc.collect()
+        return sum(isinstance(item, Call) for item in gc.get_objects())
+
+    before = held()
+    async with FakeEngine(*[[*renderer.encode("a"), END]] * 8) as engine, open_bench(engine) as bench:
+        for number in range(8):
+            await bench.post(user(f"go {number}"))
+            await bench.post(user("x" * 2000))  # over the limit
+        assert held() - before <= 1
 
 
 async def test_two_open_connections_are_two_samples(open_bench, renderer):
