@@ -5,7 +5,8 @@ sampled tokens become one node and one row of `calls`; the answer's last event w
 
 Retry or new sample: the key is the agent's headers and the body without transport fields. If an earlier call of that key was
 not delivered whole and no client of it is connected, the request joins it (or gets its answer again); otherwise it is a new
-sample. Calls that no retry can be of are forgotten: each holds a whole history. At closure calls in flight are cancelled and leave no record; a record being committed is committed.
+sample. Calls that no retry can be of are forgotten: each holds a whole history. At closure calls in flight are cancelled and leave
+no record; a record being committed is committed.
 
 Fed by the proxy (neutral requests), eaten by it (answers), the store (rows) and `tree_select` (the frozen tree).
 """
@@ -29,6 +30,7 @@ from gyre.rollout.call import Call, Progress, complete
 from gyre.rollout.engines.protocol import Generation, SamplingParams
 from gyre.rollout.generation import EngineCaller, SamplingRules
 from gyre.rollout.renderer import Renderer, TemplateRefusedError
+from gyre.rollout.stopping import end_at_stop
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request, not_authorized, prompt_too_long
 from gyre.trajectory.messages import Message
 from gyre.trajectory.restore import ToolCallCache, answer_digests, history_digests, is_blank, message_digest, restore_history
@@ -135,7 +137,8 @@ class Session:
         sampling = self._sampling(request, len(context))
         self._num_requests += 1
         progress = Progress(call, services.renderer, services.reader) if request.is_streamed else None
-        generation = await services.caller.generate(self.tree.execution_id, context, sampling, on_progress=progress)
+        sampled = await services.caller.generate(self.tree.execution_id, context, sampling, on_progress=progress)
+        generation = end_at_stop(sampled, request.stop, services.renderer.open_decoder().feed)
         message, stop_string = self._read(generation, request)
         pieces = list(call.pieces)
         seen = complete(pieces, message)
@@ -205,7 +208,8 @@ class Session:
         text = self._services.renderer.answer_text(generation.output_ids)
         places = [(place, stop) for stop in request.stop if (place := text.find(stop)) >= 0]
         place, stop_string = min(places, default=(len(text), None))
-        answer = self._services.reader.read(text[:place], request.tools, is_cut=generation.finish_reason == "length")
+        is_cut = generation.finish_reason == "length" or stop_string is not None
+        answer = self._services.reader.read(text[:place], request.tools, is_cut=is_cut)
         return answer.to_message(self._ids), stop_string
 
     def _record(

@@ -175,15 +175,18 @@ async def test_malformed_bodies_cost_nothing(open_bench, raw):
             assert (await response.json())["error"]["type"] == "invalid_request_error"
 
 
+class TwoEngines:
+    """Routes the first request to one engine, the others to another."""
+
+    def __init__(self, *urls: str) -> None:
+        self.urls = list(urls)
+
+    async def route(self, execution_id: str) -> str:
+        return self.urls.pop(0) if len(self.urls) > 1 else self.urls[0]
+
+
 async def test_a_cut_at_one_engine_goes_on_at_another_and_is_one_answer(open_bench, renderer):
     ids = [*renderer.encode("hello"), END]
-
-    class TwoEngines:
-        def __init__(self, *urls: str) -> None:
-            self.urls = list(urls)
-
-        async def route(self, execution_id: str) -> str:
-            return self.urls.pop(0) if len(self.urls) > 1 else self.urls[0]
 
     def abort(fake: FakeEngine, body: dict[str, Any]) -> dict[str, Any]:
         return fake.reply(ids[:3], {"type": "abort", "message": "Aborted"})
@@ -201,6 +204,41 @@ async def test_a_cut_at_one_engine_goes_on_at_another_and_is_one_answer(open_ben
     assert two.bodies[0]["input_ids"] == one.bodies[0]["input_ids"] + ids[:3]
     assert two.bodies[0]["sampling_params"]["max_new_tokens"] == 397
     assert two.bodies[0]["sampling_params"]["sampling_seed"] != one.bodies[0]["sampling_params"]["sampling_seed"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_stop_string_that_a_cut_divides_ends_the_answer(open_bench, renderer, is_streamed):
+    ids = [*renderer.encode("hello STOP and more"), END]
+    end = len(renderer.encode("hello STOP"))
+
+    def abort(fake: FakeEngine, body: dict[str, Any]) -> dict[str, Any]:
+        return fake.reply(ids[: end - 2], {"type": "abort", "message": "Aborted"})
+
+    async with (
+        FakeEngine(abort, version=4) as one,
+        FakeEngine(ids[end - 2 :], version=5) as two,
+        open_bench(TwoEngines(one.url, two.url)) as bench,
+    ):
+        if is_streamed:
+            chunks = await bench.stream(user("go"), stop=["STOP"])
+            text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+        else:
+            _, reply = await bench.post(user("go"), stop=["STOP"])
+            text = reply["choices"][0]["message"]["content"]
+    assert text == "hello "
+    node = bench.tree()[0]
+    # Nobody acted on what was sampled behind it, so it is no target.
+    assert (node["output_ids"], node["finish_reason"]) == (ids[:end], "stop")
+    assert len(node["output_logprobs"]) == end
+    assert node["weight_versions"] == [{"version": 4, "start": 0, "end": end - 2}, {"version": 5, "start": end - 2, "end": end}]
+
+
+async def test_a_call_that_a_stop_string_cuts_is_no_call(open_bench, renderer):
+    half = call_text("a.py", "rm everything STOP").partition("STOP")[0] + "STOP"
+    async with FakeEngine(renderer.encode("I write." + half)) as engine, open_bench(engine) as bench:
+        _, reply = await bench.post(user("go"), tools=[TOOL], stop=["STOP"])
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert "tool_calls" not in reply["choices"][0]["message"]
 
 
 async def test_a_failing_engine_is_asked_again(open_bench, renderer):
