@@ -241,6 +241,15 @@ async def test_a_call_that_a_stop_string_cuts_is_no_call(open_bench, renderer):
     assert "tool_calls" not in reply["choices"][0]["message"]
 
 
+async def test_an_answer_that_came_whole_is_not_continued_when_the_connection_then_breaks(open_bench, renderer):
+    ids = [*renderer.encode("hello"), END]
+    async with FakeEngine(ids, [*renderer.encode(" and more"), END]) as engine, open_bench(engine) as bench:
+        engine.breaks_at_end = True
+        chunks = await bench.stream(user("go"))
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "hello"
+    assert (len(engine.bodies), bench.tree()[0]["output_ids"]) == (1, ids)
+
+
 async def test_a_failing_engine_is_asked_again(open_bench, renderer):
     def fail(fake: FakeEngine, body: dict[str, Any]) -> web.Response:
         return web.json_response({"error": "out of memory"}, status=500)
