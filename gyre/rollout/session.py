@@ -108,6 +108,10 @@ class Session:
             if not call.is_committing and call.task is not None:
                 call.task.cancel()
         await asyncio.gather(*(call.task for call in running if call.task is not None), return_exceptions=True)
+        for call in running:
+            if not call.is_done:  # cancelled before its first step, so that nothing of `_serve` ran; its client waits
+                call.error = not_authorized()
+                call.announce()
         self._undelivered.clear()
 
     async def _serve(self, call: Call) -> None:

@@ -19,6 +19,8 @@ from gyre.rollout.call import Call
 from gyre.rollout.generation import SamplingRules
 from gyre.rollout.proxy import Proxy
 from gyre.rollout.renderer import Renderer
+from gyre.rollout.wires.neutral import ChatRequest
+from gyre.trajectory.messages import Message
 from gyre.trajectory.roles import RoleRules
 
 END = 2
@@ -379,6 +381,22 @@ async def test_closing_aborts_a_call_in_flight_and_leaves_no_record(open_bench, 
         await wait_for(lambda: bool(engine.aborted))
         assert engine.aborted == [engine.bodies[0]["rid"]]
     assert (bench.tree(), bench.calls.rows) == ([], [])
+
+
+async def test_a_call_that_closure_meets_before_its_first_step_ends(renderer, reader):
+    async def on_call(row: Any) -> None:
+        raise AssertionError("nothing was sampled")
+
+    async with FakeEngine() as engine:
+        proxy = Proxy(renderer=renderer, reader=reader, engines=engine, sampling=SamplingRules(), on_call=on_call)
+        key = proxy.open_execution(ID, attempt=1, role_rules=RULES)
+        request = ChatRequest(messages=(Message(role="user", text="go"),))
+        call = proxy._by_key[key].submit(request, headers={}, body={}, transport_fields=frozenset())
+        await proxy.close_execution(ID)
+        async with asyncio.timeout(5):
+            await call.wait_done()
+        assert call.error is not None
+        assert call.error.status == 401
 
 
 async def test_a_record_under_way_is_finished_at_closure(open_bench, renderer):
