@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,31 @@ def test_an_artifact_version_changes_with_the_content(tmp_path):
     assert artifact_version(tmp_path) == first
     (tmp_path / "a").write_text("2")
     assert artifact_version(tmp_path) != first
+
+
+def test_an_artifact_version_sees_folders_links_and_kinds(tmp_path):
+    seen = {artifact_version(tmp_path)}
+    for change in (
+        lambda: (tmp_path / "folder").mkdir(),
+        lambda: os.symlink("folder", tmp_path / "link"),
+        lambda: ((tmp_path / "link").unlink(), os.symlink("/etc", tmp_path / "link")),
+        lambda: ((tmp_path / "link").unlink(), (tmp_path / "link").touch()),
+        lambda: ((tmp_path / "link").unlink(), os.mkfifo(tmp_path / "link")),
+    ):
+        change()
+        seen.add(artifact_version(tmp_path))
+    assert len(seen) == 6
+
+
+def test_a_file_that_cannot_be_read_does_not_end_the_run(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("1")
+    readable = artifact_version(tmp_path)
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hashlib.file_digest", refuse)  # root, as whom tests may run, reads whatever its mode is
+    assert artifact_version(tmp_path) not in ("", readable)
 
 
 def test_unknown_braces_stay():
