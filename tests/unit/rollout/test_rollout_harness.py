@@ -121,6 +121,13 @@ def test_a_file_that_cannot_be_read_does_not_end_the_run(tmp_path, monkeypatch):
     assert artifact_version(tmp_path) not in ("", readable)
 
 
+async def test_a_command_that_no_process_can_get_is_a_failed_execution(tmp_path):
+    runner, row = make_run(tmp_path, command=["/bin/echo", "{instruction}"], stdin=None)
+    result = await launch(tmp_path, runner, {**row, "instruction": "a\0b"})
+    assert (result.status, result.started_at_s) == ("failed", None)
+    assert "null byte" in result.reason
+
+
 def test_unknown_braces_stay():
     assert fill("{key} {other} {", {"key": "k"}) == "k {other} {"
 
