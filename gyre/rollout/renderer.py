@@ -68,7 +68,8 @@ class Renderer:
         # Looks ahead, so that words which overlap are all found.
         self._control_start = re.compile(rf"(?=(?:{'|'.join(map(re.escape, self._control_words))}))[\s\S]")
         self._template = _compile(_find_template(config, model_dir))
-        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.vocab_size = _find_vocab_size(model_dir) or self._tokenizer.get_vocab_size(with_added_tokens=True)
+        """Ids that the model takes and may sample are below it: models have rows that the tokenizer has no token for."""
         self._turn_end = self._find_turn_end()
         closing = self.encode(self._turn_end)
         if not closing:
@@ -255,6 +256,13 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     document = json.loads(path.read_text(encoding="utf-8"))
     return document if isinstance(document, dict) else {}
+
+
+def _find_vocab_size(model_dir: Path) -> int | None:
+    """Rows of the model's embedding; None where its configuration does not say."""
+    config = _read_json(model_dir / "config.json")
+    sizes = (part.get("vocab_size") for part in (config, config.get("text_config")) if isinstance(part, dict))
+    return next((size for size in sizes if isinstance(size, int)), None)
 
 
 def _find_template(config: Mapping[str, Any], model_dir: Path) -> str:

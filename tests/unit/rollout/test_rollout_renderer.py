@@ -166,6 +166,19 @@ def test_stop_tokens_come_from_template_and_configuration(tmp_path):
     assert renderer.answer_text(renderer.encode("hi")) == "hi"
 
 
+@pytest.mark.parametrize("config", [{"vocab_size": 300}, {"text_config": {"vocab_size": 300}}])
+def test_the_vocabulary_is_the_models(tmp_path, config):
+    folder = make_model_dir(tmp_path)
+    num_tokens = Renderer(folder).vocab_size
+    assert num_tokens < 300
+    (folder / "config.json").write_text(json.dumps(config))
+    renderer = Renderer(folder)
+    assert renderer.vocab_size == 300
+    # A row without a token may be sampled; it has no text.
+    sampled = [*renderer.encode("hi"), 299, renderer.turn_end_id]
+    assert (renderer.answer_text(sampled), renderer.open_decoder().feed(sampled)) == ("hi", "hi")
+
+
 def test_a_folder_without_template_or_tokenizer_is_a_sentence(tmp_path: Path):
     with pytest.raises(UserError, match=r"has no tokenizer\.json"):
         Renderer(tmp_path)
