@@ -59,7 +59,9 @@ class HarnessProfile:
     default_role: str = "main"
     """Role of a request that no rule names."""
     tool_parser: str | None = None
-    """Name of llm-router-utils' tool-call parser; None: the model's."""
+    """Name of llm-router-utils' tool-call parser for the model's format; None: calls stay text."""
+    reasoning_parser: str | None = None
+    """Name of llm-router-utils' reasoning parser, of a model that thinks; None: thinking stays text."""
 
     @classmethod
     def from_dict(cls, profile: Mapping[str, Any], *, base_dir: Path, setting: str = "harness") -> HarnessProfile:
@@ -98,6 +100,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "role_rules": (list[dict[str, Any]], "a list of objects"),
     "default_role": (str, "a role"),
     "tool_parser": (str | None, "a string or null"),
+    "reasoning_parser": (str | None, "a string or null"),
 }
 
 
