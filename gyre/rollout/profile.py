@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import typeguard
@@ -142,6 +142,10 @@ def _bad_values(profile: Mapping[str, Any], base_dir: Path, setting: str) -> lis
             problems.append(
                 Problem(f"{setting}.files[{index}]", f"there is no {base_dir / path}", "paths are relative to the pipeline's file")
             )
+    for name in profile.get("home_files", {}):
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            hint = "name the file relative to the harness's home, e.g. '.config/agent.toml'"
+            problems.append(Problem(f"{setting}.home_files", f"{name!r} is not below the harness's home", hint))
     install = profile.get("install")
     if install is not None and not (base_dir / install).is_dir():
         hint = "install the client there (the shipped ones: make harnesses), or name the folder where it is"

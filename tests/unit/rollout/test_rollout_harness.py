@@ -141,3 +141,12 @@ def test_every_problem_of_a_profile_is_named(tmp_path):
     with pytest.raises(SpecError, match="there is no"):
         HarnessProfile.from_dict({"name": "x", "command": ["x"], "files": ["nowhere.py"]}, base_dir=tmp_path)
     assert "is no wire" in find_profile_problems({"name": "x", "command": ["x"], "wire": "grpc"}, base_dir=tmp_path)[0].message
+
+
+def test_files_of_its_home_lie_in_it(tmp_path):
+    profile = {"name": "x", "command": ["x"], "home_files": {"/home/agent/.rc": "", "a/../../b": "", ".config/..rc": ""}}
+    found = find_profile_problems(profile, base_dir=tmp_path)
+    assert [p.message for p in found] == [
+        "'/home/agent/.rc' is not below the harness's home",
+        "'a/../../b' is not below the harness's home",
+    ]
