@@ -85,6 +85,7 @@ class HarnessProxy:
         self.proxy = Proxy.for_model(
             engines.model_dir,
             tool_parser=self.profile.tool_parser,
+            reasoning_parser=self.profile.reasoning_parser,
             engines=engines,
             sampling=SamplingRules(temperature=temperature, max_new_tokens=max_new_tokens, context_limit=context_limit, seed=seed),
             on_call=self._on_call,

@@ -1,8 +1,9 @@
 """Sampled text to an assistant's message: tool calls and reasoning by llm-router-utils' parsers, the same that SGLang has.
 
-Only what the model finished is a call: of an answer that was cut by its length the part behind the last closed call stays text, so
-that no harness acts on half a command. Where a parser finds no call in marked text the whole text is given to the harness: what
-the model produced is what is seen, matched and trained. Loading the parsers costs about a second of processor time, once, at construction.
+Only what the model finished is a call: of an answer that was cut by its length or a stop string the part behind the last closed call
+stays text, so that no harness acts on half a command. Where a parser finds no call in marked text the whole text is given to the
+harness: what the model produced is what is seen, matched and trained. Loading the parsers costs about a second of processor time, once,
+at construction.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class AnswerReader:
         Args:
             text: the answer without its end token.
             tools: what the request offered; without any, nothing is a call.
-            is_cut: whether the answer was ended by its length.
+            is_cut: whether the answer was ended by its length or a stop string.
         """
         reasoning = ""
         if self._reasoning_parser is not None:

@@ -47,9 +47,14 @@ class Call:
         """Whether nothing more will come."""
         return self.answer is not None or self.error is not None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no request can be a retry of this call any more."""
+        return self.error is not None or self.is_delivered
+
     def can_be_joined(self) -> bool:
         """Whether an identical request is a retry of this call."""
-        return self.error is None and not self.is_delivered and self.num_clients == 0
+        return not self.is_settled and self.num_clients == 0
 
     @contextmanager
     def connected(self) -> Iterator[None]:

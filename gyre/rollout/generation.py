@@ -148,6 +148,8 @@ class EngineCaller:
         except EngineRefusedError:
             raise
         except EngineError as error:
+            if latest.finish_reason in ("stop", "length"):
+                return latest  # the answer had come whole; what broke off is what follows it
             raise _BrokenOffError(latest, error) from error
         except asyncio.CancelledError:
             self._abort_later(client, rid)

@@ -18,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -187,12 +188,22 @@ def artifact_version(workspace: Path) -> str:
     digest = hashlib.sha256()
     for folder, folders, names in os.walk(workspace):
         folders.sort()
-        for name in sorted(names):
+        for name in sorted([*folders, *names]):
             path = os.path.join(folder, name)
-            digest.update(os.path.relpath(path, workspace).encode("utf-8", "surrogateescape") + b"\0")
-            if os.path.islink(path):
-                digest.update(b"link " + os.readlink(path).encode("utf-8", "surrogateescape"))
-            elif os.path.isfile(path):
-                with open(path, "rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(os.path.relpath(path, workspace).encode("utf-8", "surrogateescape") + b"\0" + _kind_and_content(path) + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _kind_and_content(path: str) -> bytes:
+    try:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            return b"link " + os.readlink(path).encode("utf-8", "surrogateescape")
+        if stat.S_ISDIR(mode):
+            return b"folder"
+        if not stat.S_ISREG(mode):
+            return b"neither"
+        with open(path, "rb") as file:
+            return b"file " + hashlib.file_digest(file, "sha256").digest()
+    except OSError:  # an agent may take its own rights to a file away, or a process of its may still be at work
+        return b"unreadable"

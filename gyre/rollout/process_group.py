@@ -56,7 +56,7 @@ async def run_group(
                 start_new_session=True,
                 close_fds=True,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: an argument with a NUL
             return ProcessEnd(None, False, f"{line[0]} could not be started: {error}")
     is_timeout = False
     try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import typeguard
@@ -59,7 +59,9 @@ class HarnessProfile:
     default_role: str = "main"
     """Role of a request that no rule names."""
     tool_parser: str | None = None
-    """Name of llm-router-utils' tool-call parser; None: the model's."""
+    """Name of llm-router-utils' tool-call parser for the model's format; None: calls stay text."""
+    reasoning_parser: str | None = None
+    """Name of llm-router-utils' reasoning parser, of a model that thinks; None: thinking stays text."""
 
     @classmethod
     def from_dict(cls, profile: Mapping[str, Any], *, base_dir: Path, setting: str = "harness") -> HarnessProfile:
@@ -98,6 +100,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "role_rules": (list[dict[str, Any]], "a list of objects"),
     "default_role": (str, "a role"),
     "tool_parser": (str | None, "a string or null"),
+    "reasoning_parser": (str | None, "a string or null"),
 }
 
 
@@ -139,6 +142,10 @@ def _bad_values(profile: Mapping[str, Any], base_dir: Path, setting: str) -> lis
             problems.append(
                 Problem(f"{setting}.files[{index}]", f"there is no {base_dir / path}", "paths are relative to the pipeline's file")
             )
+    for name in profile.get("home_files", {}):
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            hint = "name the file relative to the harness's home, e.g. '.config/agent.toml'"
+            problems.append(Problem(f"{setting}.home_files", f"{name!r} is not below the harness's home", hint))
     install = profile.get("install")
     if install is not None and not (base_dir / install).is_dir():
         hint = "install the client there (the shipped ones: make harnesses), or name the folder where it is"

@@ -5,7 +5,8 @@ What stands between a stored answer and the next message is taken from the templ
 a stand-in conversation whose answer is a sentinel, and what follows the sentinel is the boundary and the new content, whatever
 the template does to earlier turns (strip their thinking, say). New messages that the template refuses are offered in poorer shapes
 (`shapes`). The end-of-turn token opens that text; it is left out where the
-model sampled it and supplied where the answer was cut.
+model sampled it and supplied where the answer was cut. Control tokens come from the template and from the model only: where a client's
+text spells one (a file that an agent reads, say) it is encoded as the characters it is, or it could end a turn and open another.
 
 Fed by the session (restored messages), eaten by the engines (tokens). Loads `tokenizer.json` and the Jinja template of a Hugging
 Face folder; knows no model.
@@ -14,6 +15,7 @@ Face folder; knows no model.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +32,9 @@ from gyre.trajectory.messages import Message, ToolCall, ToolSpec
 
 SENTINEL = "gyre-sentinel-7c21f0"
 """Stand-in answer; no template changes it, no conversation holds it by chance."""
+
+BREAK = "gyre-break-7c21f0"
+"""Stands in a rendered text behind the first character of a control token that a client spelled: there the text is encoded in pieces."""
 
 STAND_IN_USER = Message(role="user", text="stand-in")
 STAND_IN_ANSWER = Message(role="assistant", text=SENTINEL)
@@ -59,8 +64,12 @@ class Renderer:
         self._tokenizer = Tokenizer.from_file(str(path))
         config = _read_json(model_dir / "tokenizer_config.json")
         self._special = _special_tokens(config, model_dir)
+        self._control_words = _control_words(self._tokenizer)
+        # Looks ahead, so that words which overlap are all found.
+        self._control_start = re.compile(rf"(?=(?:{'|'.join(map(re.escape, self._control_words))}))[\s\S]")
         self._template = _compile(_find_template(config, model_dir))
-        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.vocab_size = _find_vocab_size(model_dir) or self._tokenizer.get_vocab_size(with_added_tokens=True)
+        """Ids that the model takes and may sample are below it: models have rows that the tokenizer has no token for."""
         self._turn_end = self._find_turn_end()
         closing = self.encode(self._turn_end)
         if not closing:
@@ -91,7 +100,10 @@ class Renderer:
         return tokens[1:] if is_turn_closed and tokens[:1] == [self.turn_end_id] else tokens
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text; special tokens written in it are those tokens."""
+        """Tokens of a text; special tokens written in it are those tokens, except where a `BREAK` cuts them."""
+        return [token for piece in text.split(BREAK) for token in self._encode_piece(piece)]
+
+    def _encode_piece(self, text: str) -> list[int]:
         try:
             return self._tokenizer.encode(text, add_special_tokens=False).ids
         except TypeError:  # JSON can spell half a surrogate pair, which is no character
@@ -116,7 +128,7 @@ class Renderer:
     def _text_behind_answer(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
         stand_in = [STAND_IN_USER, STAND_IN_ANSWER]
         try:
-            whole = self._render([*stand_in, *messages], tools, is_prompt=True)
+            whole = self._render(messages, tools, is_prompt=True, stand_in=stand_in)
             return whole[_sentinel_end(whole) :]
         except TemplateRefusedError:
             if not messages or messages[0].role != "tool":
@@ -124,28 +136,39 @@ class Renderer:
         # Some templates accept tool results only behind the calls they answer: take what these add to such a conversation.
         calls = tuple(_stand_in_call(m) for m in messages if m.role == "tool")
         caller = Message(role="assistant", text=SENTINEL, tool_calls=calls)
-        before = self._render([STAND_IN_USER, caller], tools, is_prompt=False)
-        whole = self._render([STAND_IN_USER, caller, *messages], tools, is_prompt=True)
+        before = self._render([], tools, is_prompt=False, stand_in=[STAND_IN_USER, caller])
+        whole = self._render(messages, tools, is_prompt=True, stand_in=[STAND_IN_USER, caller])
         if not whole.startswith(before):
             raise TemplateRefusedError("the chat template rewrites earlier turns when tool results follow")
         return self._turn_end + whole[len(before) :]
 
     def _find_turn_end(self) -> str:
         """What the template writes behind an answer: the end-of-turn token and its newline."""
-        whole = self._render([STAND_IN_USER, STAND_IN_ANSWER], [], is_prompt=False)
+        whole = self._render([], [], is_prompt=False, stand_in=[STAND_IN_USER, STAND_IN_ANSWER])
         return whole[_sentinel_end(whole) :]
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, is_prompt: bool) -> str:
-        listed = [_tool_object(tool) for tool in tools] or None
+    def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, is_prompt: bool, stand_in: Sequence[Message] = ()) -> str:
+        """Text of a conversation that begins with `stand_in`; what a client wrote is kept from being control tokens."""
+        listed = [self._broken(_tool_object(tool)) for tool in tools] or None
         try:
             return self._template.render(
-                messages=[_message_object(m) for m in messages],
+                messages=[*map(_message_object, stand_in), *(self._broken(_message_object(m)) for m in messages)],
                 tools=listed,
                 add_generation_prompt=is_prompt,
                 **self._special,
             )
         except Exception as error:  # a template is a model's own code: whatever it raises is its refusal
             raise TemplateRefusedError(f"the model's chat template cannot render these messages: {error}") from error
+
+    def _broken(self, value: Any) -> Any:
+        """A value of a client with a `BREAK` in every control token that its texts spell."""
+        if isinstance(value, str):
+            if not any(word in value for word in self._control_words):
+                return value
+            return self._control_start.sub(lambda match: match[0] + BREAK, value)
+        if isinstance(value, dict):
+            return {self._broken(key): self._broken(item) for key, item in value.items()}
+        return [self._broken(item) for item in value] if isinstance(value, list) else value
 
     def _find_stop_ids(self, model_dir: Path) -> tuple[int, ...]:
         ids = {self.turn_end_id}
@@ -235,6 +258,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
+def _find_vocab_size(model_dir: Path) -> int | None:
+    """Rows of the model's embedding; None where its configuration does not say."""
+    config = _read_json(model_dir / "config.json")
+    sizes = (part.get("vocab_size") for part in (config, config.get("text_config")) if isinstance(part, dict))
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
 def _find_template(config: Mapping[str, Any], model_dir: Path) -> str:
     path = model_dir / "chat_template.jinja"
     if path.is_file():
@@ -261,6 +291,12 @@ def _special_tokens(config: Mapping[str, Any], model_dir: Path) -> dict[str, str
             if isinstance(text, str):
                 found[name] = text
     return found
+
+
+def _control_words(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """How control tokens are spelled, and our own marks, which a text may hold as well; a single character cannot be broken."""
+    special = [str(token.content) for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    return tuple(word for word in (*special, SENTINEL, BREAK) if len(word) > 1)
 
 
 class _GenerationBlock(jinja2.ext.Extension):

@@ -3,9 +3,10 @@
 A request is restored and digested, attached to the deepest whole prefix in the tree, and only what is new is encoded. The
 sampled tokens become one node and one row of `calls`; the answer's last event waits until that row is durable.
 
-Retry or new sample: the key is the agent's headers and the body without transport fields. If the latest call of that key was
+Retry or new sample: the key is the agent's headers and the body without transport fields. If an earlier call of that key was
 not delivered whole and no client of it is connected, the request joins it (or gets its answer again); otherwise it is a new
-sample. At closure calls in flight are cancelled and leave no record; a record being committed is committed.
+sample. Calls that no retry can be of are forgotten: each holds a whole history. At closure calls in flight are cancelled and leave
+no record; a record being committed is committed.
 
 Fed by the proxy (neutral requests), eaten by it (answers), the store (rows) and `tree_select` (the frozen tree).
 """
@@ -29,6 +30,7 @@ from gyre.rollout.call import Call, Progress, complete
 from gyre.rollout.engines.protocol import Generation, SamplingParams
 from gyre.rollout.generation import EngineCaller, SamplingRules
 from gyre.rollout.renderer import Renderer, TemplateRefusedError
+from gyre.rollout.stopping import end_at_stop
 from gyre.rollout.wires.neutral import Answer, ChatRequest, WireError, bad_request, not_authorized, prompt_too_long
 from gyre.trajectory.messages import Message
 from gyre.trajectory.restore import ToolCallCache, answer_digests, history_digests, is_blank, message_digest, restore_history
@@ -64,7 +66,7 @@ class Session:
         self._services = services
         self._cache = ToolCallCache()
         self._ids = CallIds(execution_id, attempt)
-        self._latest: dict[bytes, Call] = {}
+        self._undelivered: dict[bytes, list[Call]] = {}
         self._running: set[Call] = set()
         self._num_requests = 0
 
@@ -75,9 +77,10 @@ class Session:
         if self.is_closed:
             raise not_authorized()
         key = _call_key(headers, body, transport_fields)
-        earlier = self._latest.get(key)
-        if earlier is not None and earlier.can_be_joined():
-            return earlier
+        self._forget_settled()
+        earlier = self._undelivered.setdefault(key, [])
+        if (joined := next((call for call in earlier if call.can_be_joined()), None)) is not None:
+            return joined
         facts = RequestFacts.of(
             request.messages,
             headers=headers,
@@ -87,10 +90,15 @@ class Session:
             server_note=request.server_note,
         )
         call = Call(request, role=self._roles.classify(facts), started_at_s=self._services.clock())
-        self._latest[key] = call
+        earlier.append(call)
         self._running.add(call)
         call.task = asyncio.get_running_loop().create_task(self._serve(call))
         return call
+
+    def _forget_settled(self) -> None:
+        """Let go of calls that failed or were delivered: nobody can join them any more."""
+        kept = {key: [call for call in calls if not call.is_settled] for key, calls in self._undelivered.items()}
+        self._undelivered = {key: calls for key, calls in kept.items() if calls}
 
     async def close(self) -> None:
         """Freeze the records: calls in flight are cancelled, those being committed are waited for."""
@@ -100,7 +108,11 @@ class Session:
             if not call.is_committing and call.task is not None:
                 call.task.cancel()
         await asyncio.gather(*(call.task for call in running if call.task is not None), return_exceptions=True)
-        self._latest.clear()
+        for call in running:
+            if not call.is_done:  # cancelled before its first step, so that nothing of `_serve` ran; its client waits
+                call.error = not_authorized()
+                call.announce()
+        self._undelivered.clear()
 
     async def _serve(self, call: Call) -> None:
         try:
@@ -129,7 +141,8 @@ class Session:
         sampling = self._sampling(request, len(context))
         self._num_requests += 1
         progress = Progress(call, services.renderer, services.reader) if request.is_streamed else None
-        generation = await services.caller.generate(self.tree.execution_id, context, sampling, on_progress=progress)
+        sampled = await services.caller.generate(self.tree.execution_id, context, sampling, on_progress=progress)
+        generation = end_at_stop(sampled, request.stop, services.renderer.open_decoder().feed)
         message, stop_string = self._read(generation, request)
         pieces = list(call.pieces)
         seen = complete(pieces, message)
@@ -199,7 +212,8 @@ class Session:
         text = self._services.renderer.answer_text(generation.output_ids)
         places = [(place, stop) for stop in request.stop if (place := text.find(stop)) >= 0]
         place, stop_string = min(places, default=(len(text), None))
-        answer = self._services.reader.read(text[:place], request.tools, is_cut=generation.finish_reason == "length")
+        is_cut = generation.finish_reason == "length" or stop_string is not None
+        answer = self._services.reader.read(text[:place], request.tools, is_cut=is_cut)
         return answer.to_message(self._ids), stop_string
 
     def _record(

@@ -9,8 +9,9 @@ a run starts, all of it at once, each as a sentence with the place and the remed
 from __future__ import annotations
 
 import json
+import math
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from gyre.errors import Problem, SpecError
@@ -78,7 +79,9 @@ def _task_problems(folder: Path) -> list[TaskProblem]:
     instruction, entry = folder / INSTRUCTION, folder / TEST_ENTRY
     if not instruction.is_file():
         problems.append(TaskProblem(f"task {folder.name} has no {INSTRUCTION}", f"write its instruction to {instruction}"))
-    elif not instruction.read_text(encoding="utf-8", errors="replace").strip():
+    elif not _is_text(instruction):
+        problems.append(TaskProblem(f"task {folder.name}: {INSTRUCTION} is not UTF-8 text", f"save {instruction} as UTF-8"))
+    elif not instruction.read_text(encoding="utf-8").strip():
         problems.append(TaskProblem(f"task {folder.name} has an empty {INSTRUCTION}", "say what the agent shall do"))
     if not entry.is_file():
         hint = f"put a script that writes /logs/verifier/reward.txt at {entry}"
@@ -88,6 +91,13 @@ def _task_problems(folder: Path) -> list[TaskProblem]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
         problems.append(TaskProblem(f"task {folder.name}: task.toml cannot be read: {error}", "correct the file"))
     return problems
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        return "\0" not in path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
 
 
 def _read_task(folder: Path) -> dict[str, Any]:
@@ -108,7 +118,7 @@ def _read_limits(folder: Path) -> dict[str, Any]:
         "agent_timeout_s": _seconds(agent, "agent"),
         "verifier_timeout_s": _seconds(verifier, "verifier"),
         "verifier_env": {str(k): str(v) for k, v in _table(verifier, "env").items()},
-        "workdir": str(environment.get("workdir", "/app")),
+        "workdir": _workdir(environment),
         "network": str(environment.get("network_mode", "")),
         "metadata": json.loads(json.dumps(_table(document, "metadata"), default=str)),
     }
@@ -121,11 +131,19 @@ def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
+def _workdir(environment: dict[str, Any]) -> str:
+    """Where the workspace is seen inside; the root would hide the system under it."""
+    value = environment.get("workdir", "/app")
+    if not isinstance(value, str) or not PurePosixPath(value).is_absolute() or PurePosixPath(value) == PurePosixPath("/"):
+        raise ValueError(f"[environment] workdir is {value!r}, not the absolute path of a folder below /")
+    return value
+
+
 def _seconds(table: dict[str, Any], name: str) -> float | None:
     """The table's `timeout_sec`; None where it gives none."""
     value = table.get("timeout_sec")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError(f"[{name}] timeout_sec is {value!r}, not a positive number of seconds")
     return float(value)

@@ -2,9 +2,9 @@
 
 The tests see a *copy* of the workspace at the task's work directory, so that a later try starts from the same preserved state,
 `/tests` read-only, and an empty `/logs/verifier`: whatever the agent left there is never looked at. The score is
-`reward.txt` (one number), else `reward.json`: its `reward`, else the mean of its numbers. A score that was written counts, however
-the tests ended afterwards (non-zero exit, deadline); none written, or not a finite number, is an invalid assessment and may
-be tried again. Nothing here knows how the execution ended or how long it took.
+`reward.txt` (one number), else `reward.json`: its `reward`, and where it names none the mean of its numbers. A score that was
+written counts, however the tests ended afterwards (non-zero exit, deadline); none written, or not a finite number, is an invalid
+assessment and may be tried again. Nothing here knows how the execution ended or how long it took.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def read_reward(folder: Path) -> Verdict:
             return Verdict(False, None, f"{name} cannot be read: {error.strerror}")
         try:
             score = parse(text)
-        except ValueError:
+        except (ValueError, OverflowError, RecursionError):
             return Verdict(False, None, f"{name} holds {text[:40]!r}, which is no score")
         if not math.isfinite(score):
-            return Verdict(False, None, f"{name} holds {score}, which is no score")
+            return Verdict(False, None, f"{name} holds {text[:40]!r}, which is no score")
         return Verdict(True, score, f"{name} says {score:g}")
     return Verdict(False, None, "the tests wrote neither reward.txt nor reward.json")
 
@@ -116,6 +116,8 @@ def _score_of_json(text: str) -> float:
     numbers = {k: float(v) for k, v in document.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     if "reward" in numbers:
         return numbers["reward"]
+    if "reward" in document:  # the other numbers, a duration say, do not stand for it
+        raise ValueError("its reward is no number")
     if not numbers:
         raise ValueError("no number")
     return math.fsum(numbers.values()) / len(numbers)

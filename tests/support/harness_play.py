@@ -94,6 +94,7 @@ async def play(profile_name: str, task_name: str, folder: Path, *, context_limit
     proxy = Proxy.for_model(
         model_dir,
         tool_parser=profile.tool_parser,
+        reasoning_parser=profile.reasoning_parser,
         engines=_OneEngine(server.url),
         sampling=SamplingRules(context_limit=context_limit),
         on_call=lambda row: _append(store, row),

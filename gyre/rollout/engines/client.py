@@ -26,7 +26,7 @@ from gyre.rollout.engines.protocol import (
     PauseMode,
     SamplingParams,
 )
-from gyre.rollout.engines.replies import StreamReader, error_text, parse_generation, version_number
+from gyre.rollout.engines.replies import StreamReader, error_of, error_text, parse_generation, version_number
 
 TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 KEEPALIVE_S = 3.0
@@ -324,8 +324,7 @@ class EngineClient:
             text = error_text(await response.text())
         except aiohttp.ClientError:
             text = "no reason given"
-        kind = EngineRefusedError if response.status < 500 else EngineError
-        raise kind(f"engine {self.base_url}{response.url.path}: HTTP {response.status}: {text}")
+        raise error_of(response.status, f"engine {self.base_url}{response.url.path}: HTTP {response.status}: {text}")
 
     async def _read_json(self, response: aiohttp.ClientResponse) -> Any:
         try:

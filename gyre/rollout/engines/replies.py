@@ -10,12 +10,15 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gyre.errors import EngineError
 from gyre.rollout.engines.protocol import EngineRefusedError, Generation, VersionSpan
 
 FINISH_REASONS = ("stop", "length", "abort")
+DUPLICATE_ID = "Duplicate request ID"
+"""Begins what a server says of an id that is live."""
 
 
 def error_text(body: str) -> str:
@@ -33,6 +36,15 @@ def error_text(body: str) -> str:
         if parsed.get("message"):
             return str(parsed["message"])
     return body[:300] or "no reason given"
+
+
+def error_of(status: int, message: str) -> EngineError:
+    """The error of an HTTP status: a refusal of 400 to 499, which another engine would give as well, unless it is about an id.
+
+    An engine that has not noticed yet that a request's connection broke refuses its repetition under the same id.
+    """
+    is_refusal = 400 <= status < 500 and DUPLICATE_ID not in message
+    return EngineRefusedError(message) if is_refusal else EngineError(message)
 
 
 def version_number(name: object, initial_version: int, where: str) -> int:
@@ -123,8 +135,7 @@ def _read_finish(meta: Mapping[str, Any], where: str) -> tuple[str | None, int |
         raise EngineError(f"engine {where}: unknown finish reason {kind!r}")
     status = finish.get("status_code")
     if kind == "abort" and isinstance(status, int) and 400 <= status < 600:
-        refused = EngineRefusedError if status < 500 else EngineError
-        raise refused(f"engine {where}: HTTP {status}: {finish.get('message') or 'no reason given'}")
+        raise error_of(status, f"engine {where}: HTTP {status}: {finish.get('message') or 'no reason given'}")
     matched: Any = finish.get("matched")
     if isinstance(matched, list):
         matched = matched[0] if matched else None
@@ -147,6 +158,7 @@ class StreamReader:
         self._where = where
         self._ids: list[int] = []
         self._logprobs: list[float] = []
+        self._latest: Generation | None = None
         self.is_finished = False
 
     def feed(self, line: bytes) -> Generation | None:
@@ -163,8 +175,15 @@ class StreamReader:
             raise EngineError(f"engine {self._where}: unreadable stream chunk ({error})") from error
         self._raise_error(chunk)
         meta: Mapping[str, Any] = chunk.get("meta_info") or {}
-        self._take(_read_tokens(chunk, meta, self._where), meta)
-        generation = _to_generation(meta, self._ids, self._logprobs, initial_version=self._initial_version, where=self._where)
+        tokens = _read_tokens(chunk, meta, self._where)
+        if self._latest is not None and self._ids and not tokens[0] and not meta.get("completion_tokens"):
+            # A request that was put back and is aborted in the queue ends with counts of zero; what it had sampled stands.
+            finish_reason, matched = _read_finish(meta, self._where)
+            generation = replace(self._latest, finish_reason=finish_reason, matched=matched)  # pyright: ignore[reportArgumentType]
+        else:
+            self._take(tokens, meta)
+            generation = _to_generation(meta, self._ids, self._logprobs, initial_version=self._initial_version, where=self._where)
+        self._latest = generation
         self.is_finished = generation.finish_reason is not None
         return generation
 
@@ -173,8 +192,8 @@ class StreamReader:
             return
         error = chunk["error"]
         code = error.get("code") if isinstance(error, dict) else None
-        refused = EngineRefusedError if not isinstance(code, int) or code < 500 else EngineError
-        raise refused(f"engine {self._where}: {error_text(json.dumps(chunk))}")
+        status = code if isinstance(code, int) else 400
+        raise error_of(status, f"engine {self._where}: {error_text(json.dumps(chunk))}")
 
     def _take(self, tokens: tuple[list[int], list[float]], meta: Mapping[str, Any]) -> None:
         """Add a chunk's tokens, into new lists: what was given out earlier stays as it is."""

@@ -93,6 +93,8 @@ class FakeEngine:
         """New tokens in a chunk of a stream."""
         self.hold_stream_at: int | None = None
         """Wait for the gate inside a stream, behind so many chunks, instead of before the answer."""
+        self.breaks_at_end = False
+        """Cut the connection behind the last chunk of a stream, before its end mark."""
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -158,7 +160,12 @@ class FakeEngine:
                 await self.gate.wait()
             part = self.reply(ids[:end], None)
             await response.write(b"data: " + json.dumps(part).encode() + b"\n\n")
-        await response.write(b"data: " + json.dumps(reply).encode() + b"\n\ndata: [DONE]\n\n")
+        await response.write(b"data: " + json.dumps(reply).encode() + b"\n\n")
+        if self.breaks_at_end and request.transport is not None:
+            await asyncio.sleep(0.02)  # the chunk has to get out first
+            request.transport.abort()
+            return response
+        await response.write(b"data: [DONE]\n\n")
         return response
 
     async def _abort(self, request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gyre.errors import EngineError
 from gyre.rollout.engines.protocol import EngineRefusedError, Generation, VersionSpan, join_generations
-from gyre.rollout.engines.replies import StreamReader, error_text, parse_generation, version_number
+from gyre.rollout.engines.replies import StreamReader, error_of, error_text, parse_generation, version_number
 from gyre.rollout.engines.wire import parse_request, parse_sampling, render_reply
 
 
@@ -142,6 +142,25 @@ def test_lost_tokens_and_errors_in_a_stream_are_errors():
         reader.feed(b'data: {"error": {"message": "too long", "code": 400}}')
     with pytest.raises(EngineError, match="unreadable stream chunk"):
         reader.feed(b"data: {")
+
+
+def test_an_abort_in_the_queue_keeps_what_the_stream_had():
+    meta = {"completion_tokens": 2, "output_token_logprobs": triples([4, 5]), "weight_versions": [{"version": "1", "start": 0, "end": 2}]}
+    reader = StreamReader(initial_version=0, where="e")
+    reader.feed(b"data: " + json.dumps({"output_ids": [4, 5], "meta_info": meta}).encode())
+    # Put back when new weights came, then aborted before it had a slot again.
+    ended = {"finish_reason": {"type": "abort", "message": "Aborted"}, "completion_tokens": 0, "weight_version": "2"}
+    generation = reader.feed(b"data: " + json.dumps({"text": "", "meta_info": ended}).encode())
+    assert generation is not None
+    assert (generation.output_ids, generation.finish_reason, reader.is_finished) == ([4, 5], "abort", True)
+    assert (generation.weight_versions, generation.has_exact_versions) == ([VersionSpan(1, 0, 2)], True)
+
+
+@pytest.mark.parametrize(("status", "is_refusal"), [(400, True), (422, True), (500, False), (503, False)])
+def test_a_refusal_is_told_from_a_failure(status, is_refusal):
+    assert isinstance(error_of(status, "no"), EngineRefusedError) == is_refusal
+    # The id of a request whose connection broke is live for a moment: another id is served.
+    assert not isinstance(error_of(status, "Duplicate request ID detected: r1"), EngineRefusedError)
 
 
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,38 @@ def test_an_artifact_version_changes_with_the_content(tmp_path):
     assert artifact_version(tmp_path) != first
 
 
+def test_an_artifact_version_sees_folders_links_and_kinds(tmp_path):
+    seen = {artifact_version(tmp_path)}
+    for change in (
+        lambda: (tmp_path / "folder").mkdir(),
+        lambda: os.symlink("folder", tmp_path / "link"),
+        lambda: ((tmp_path / "link").unlink(), os.symlink("/etc", tmp_path / "link")),
+        lambda: ((tmp_path / "link").unlink(), (tmp_path / "link").touch()),
+        lambda: ((tmp_path / "link").unlink(), os.mkfifo(tmp_path / "link")),
+    ):
+        change()
+        seen.add(artifact_version(tmp_path))
+    assert len(seen) == 6
+
+
+def test_a_file_that_cannot_be_read_does_not_end_the_run(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("1")
+    readable = artifact_version(tmp_path)
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hashlib.file_digest", refuse)  # root, as whom tests may run, reads whatever its mode is
+    assert artifact_version(tmp_path) not in ("", readable)
+
+
+async def test_a_command_that_no_process_can_get_is_a_failed_execution(tmp_path):
+    runner, row = make_run(tmp_path, command=["/bin/echo", "{instruction}"], stdin=None)
+    result = await launch(tmp_path, runner, {**row, "instruction": "a\0b"})
+    assert (result.status, result.started_at_s) == ("failed", None)
+    assert "null byte" in result.reason
+
+
 def test_unknown_braces_stay():
     assert fill("{key} {other} {", {"key": "k"}) == "k {other} {"
 
@@ -108,3 +141,12 @@ def test_every_problem_of_a_profile_is_named(tmp_path):
     with pytest.raises(SpecError, match="there is no"):
         HarnessProfile.from_dict({"name": "x", "command": ["x"], "files": ["nowhere.py"]}, base_dir=tmp_path)
     assert "is no wire" in find_profile_problems({"name": "x", "command": ["x"], "wire": "grpc"}, base_dir=tmp_path)[0].message
+
+
+def test_files_of_its_home_lie_in_it(tmp_path):
+    profile = {"name": "x", "command": ["x"], "home_files": {"/home/agent/.rc": "", "a/../../b": "", ".config/..rc": ""}}
+    found = find_profile_problems(profile, base_dir=tmp_path)
+    assert [p.message for p in found] == [
+        "'/home/agent/.rc' is not below the harness's home",
+        "'a/../../b' is not below the harness's home",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,9 +15,12 @@ from aiohttp import web
 from proxy_fakes import TOOL, FakeEngine, RecordedCalls, call_text, make_model_dir
 
 from gyre.rollout.answers import AnswerReader
+from gyre.rollout.call import Call
 from gyre.rollout.generation import SamplingRules
 from gyre.rollout.proxy import Proxy
 from gyre.rollout.renderer import Renderer
+from gyre.rollout.wires.neutral import ChatRequest
+from gyre.trajectory.messages import Message
 from gyre.trajectory.roles import RoleRules
 
 END = 2
@@ -173,15 +177,18 @@ async def test_malformed_bodies_cost_nothing(open_bench, raw):
             assert (await response.json())["error"]["type"] == "invalid_request_error"
 
 
+class TwoEngines:
+    """Routes the first request to one engine, the others to another."""
+
+    def __init__(self, *urls: str) -> None:
+        self.urls = list(urls)
+
+    async def route(self, execution_id: str) -> str:
+        return self.urls.pop(0) if len(self.urls) > 1 else self.urls[0]
+
+
 async def test_a_cut_at_one_engine_goes_on_at_another_and_is_one_answer(open_bench, renderer):
     ids = [*renderer.encode("hello"), END]
-
-    class TwoEngines:
-        def __init__(self, *urls: str) -> None:
-            self.urls = list(urls)
-
-        async def route(self, execution_id: str) -> str:
-            return self.urls.pop(0) if len(self.urls) > 1 else self.urls[0]
 
     def abort(fake: FakeEngine, body: dict[str, Any]) -> dict[str, Any]:
         return fake.reply(ids[:3], {"type": "abort", "message": "Aborted"})
@@ -199,6 +206,50 @@ async def test_a_cut_at_one_engine_goes_on_at_another_and_is_one_answer(open_ben
     assert two.bodies[0]["input_ids"] == one.bodies[0]["input_ids"] + ids[:3]
     assert two.bodies[0]["sampling_params"]["max_new_tokens"] == 397
     assert two.bodies[0]["sampling_params"]["sampling_seed"] != one.bodies[0]["sampling_params"]["sampling_seed"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_stop_string_that_a_cut_divides_ends_the_answer(open_bench, renderer, is_streamed):
+    ids = [*renderer.encode("hello STOP and more"), END]
+    end = len(renderer.encode("hello STOP"))
+
+    def abort(fake: FakeEngine, body: dict[str, Any]) -> dict[str, Any]:
+        return fake.reply(ids[: end - 2], {"type": "abort", "message": "Aborted"})
+
+    async with (
+        FakeEngine(abort, version=4) as one,
+        FakeEngine(ids[end - 2 :], version=5) as two,
+        open_bench(TwoEngines(one.url, two.url)) as bench,
+    ):
+        if is_streamed:
+            chunks = await bench.stream(user("go"), stop=["STOP"])
+            text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+        else:
+            _, reply = await bench.post(user("go"), stop=["STOP"])
+            text = reply["choices"][0]["message"]["content"]
+    assert text == "hello "
+    node = bench.tree()[0]
+    # Nobody acted on what was sampled behind it, so it is no target.
+    assert (node["output_ids"], node["finish_reason"]) == (ids[:end], "stop")
+    assert len(node["output_logprobs"]) == end
+    assert node["weight_versions"] == [{"version": 4, "start": 0, "end": end - 2}, {"version": 5, "start": end - 2, "end": end}]
+
+
+async def test_a_call_that_a_stop_string_cuts_is_no_call(open_bench, renderer):
+    half = call_text("a.py", "rm everything STOP").partition("STOP")[0] + "STOP"
+    async with FakeEngine(renderer.encode("I write." + half)) as engine, open_bench(engine) as bench:
+        _, reply = await bench.post(user("go"), tools=[TOOL], stop=["STOP"])
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert "tool_calls" not in reply["choices"][0]["message"]
+
+
+async def test_an_answer_that_came_whole_is_not_continued_when_the_connection_then_breaks(open_bench, renderer):
+    ids = [*renderer.encode("hello"), END]
+    async with FakeEngine(ids, [*renderer.encode(" and more"), END]) as engine, open_bench(engine) as bench:
+        engine.breaks_at_end = True
+        chunks = await bench.stream(user("go"))
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "hello"
+    assert (len(engine.bodies), bench.tree()[0]["output_ids"]) == (1, ids)
 
 
 async def test_a_failing_engine_is_asked_again(open_bench, renderer):
@@ -271,6 +322,36 @@ async def test_a_client_that_went_away_gets_the_same_call_again(open_bench, rend
     assert (len(engine.bodies), len(bench.tree())) == (1, 1)
 
 
+async def test_two_equal_calls_whose_clients_went_away_are_both_got_again(open_bench, renderer):
+    async with FakeEngine([*renderer.encode("a"), END], [*renderer.encode("b"), END]) as engine, open_bench(engine) as bench:
+        engine.gate = asyncio.Event()
+        gone = [asyncio.ensure_future(bench.post(user("go"))) for _ in range(2)]
+        await wait_for(lambda: len(engine.bodies) == 2)
+        for client in gone:
+            client.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        again = [asyncio.ensure_future(bench.post(user("go"))) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        engine.gate.set()
+        replies = await asyncio.gather(*again)
+    assert sorted(r["choices"][0]["message"]["content"] for _, r in replies) == ["a", "b"]
+    assert (len(engine.bodies), len(bench.tree())) == (2, 2)
+
+
+async def test_calls_that_nobody_can_join_are_not_held(open_bench, renderer):
+    def held() -> int:
+        gc.collect()
+        return sum(isinstance(item, Call) for item in gc.get_objects())
+
+    before = held()
+    async with FakeEngine(*[[*renderer.encode("a"), END]] * 8) as engine, open_bench(engine) as bench:
+        for number in range(8):
+            await bench.post(user(f"go {number}"))
+            await bench.post(user("x" * 2000))  # over the limit
+        assert held() - before <= 1
+
+
 async def test_two_open_connections_are_two_samples(open_bench, renderer):
     async with FakeEngine([*renderer.encode("a"), END], [*renderer.encode("b"), END]) as engine, open_bench(engine) as bench:
         engine.gate = asyncio.Event()
@@ -300,6 +381,22 @@ async def test_closing_aborts_a_call_in_flight_and_leaves_no_record(open_bench, 
         await wait_for(lambda: bool(engine.aborted))
         assert engine.aborted == [engine.bodies[0]["rid"]]
     assert (bench.tree(), bench.calls.rows) == ([], [])
+
+
+async def test_a_call_that_closure_meets_before_its_first_step_ends(renderer, reader):
+    async def on_call(row: Any) -> None:
+        raise AssertionError("nothing was sampled")
+
+    async with FakeEngine() as engine:
+        proxy = Proxy(renderer=renderer, reader=reader, engines=engine, sampling=SamplingRules(), on_call=on_call)
+        key = proxy.open_execution(ID, attempt=1, role_rules=RULES)
+        request = ChatRequest(messages=(Message(role="user", text="go"),))
+        call = proxy._by_key[key].submit(request, headers={}, body={}, transport_fields=frozenset())
+        await proxy.close_execution(ID)
+        async with asyncio.timeout(5):
+            await call.wait_done()
+        assert call.error is not None
+        assert call.error.status == 401
 
 
 async def test_a_record_under_way_is_finished_at_closure(open_bench, renderer):

@@ -56,3 +56,22 @@ def test_every_problem_is_named_at_once(tmp_path):
 def test_a_missing_or_empty_folder_is_a_problem(tmp_path):
     assert "there is no tasks folder" in find_task_problems(tmp_path / "nowhere")[0].message
     assert "holds no task" in find_task_problems(tmp_path)[0].message
+
+
+@pytest.mark.parametrize(
+    ("toml", "sentence"),
+    [
+        ('[environment]\nworkdir = "app"\n', "workdir is 'app', not the absolute path"),
+        ('[environment]\nworkdir = "/"\n', "workdir is '/', not the absolute path"),
+        ("[verifier]\ntimeout_sec = nan\n", r"timeout_sec is nan, not a positive number"),
+        ("[agent]\ntimeout_sec = inf\n", r"timeout_sec is inf, not a positive number"),
+    ],
+)
+def test_limits_that_no_execution_could_run_under_are_problems(tmp_path, toml, sentence):
+    assert sentence in find_task_problems(make_task(tmp_path / "a", toml=toml))[0].message
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"a\0b"])
+def test_an_instruction_that_is_no_text_is_a_problem(tmp_path, raw):
+    (make_task(tmp_path / "a") / "instruction.md").write_bytes(raw)
+    assert find_task_problems(tmp_path)[0].message == "task a: instruction.md is not UTF-8 text"

@@ -95,6 +95,10 @@ async def test_missing_tests_and_missing_workspace_are_sentences(tmp_path):
         ("reward.json", "[1]", None),
         ("reward.json", '{"passed": true}', None),
         ("reward.json", "{", None),
+        ("reward.json", '{"reward": true, "seconds": 3.5}', None),
+        ("reward.json", '{"reward": null, "tests": 7}', None),
+        ("reward.json", '{"a": 1' + "0" * 400 + "}", None),
+        ("reward.json", "[" * 50_000, None),
     ],
 )
 def test_reads_rewards(tmp_path, name, text, score):
