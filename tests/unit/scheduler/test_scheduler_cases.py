@@ -312,3 +312,13 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, object], match
 def test_colocate_with_extra_dispatch_and_no_standalone_engine_is_warned_of() -> None:
     assert list(make(policy="colocate", phi=0.5).find_warnings())
     assert not list(make(policy="colocate", phi=0.5, standalone=(1,)).find_warnings())
+
+
+@pytest.mark.parametrize(("rho_min", "groups", "expected"), [(0.55, 20, 11), (0.07, 100, 7), (0.28, 25, 7), (0.25, 8, 2), (1.0, 3, 3)])
+def test_the_supply_check_rounds_the_share_up_as_it_is_written(rho_min: float, groups: int, expected: int) -> None:
+    assert make(rho_min=rho_min, groups_per_step=groups).min_ready_groups == expected
+
+
+@pytest.mark.parametrize(("phi", "groups", "expected"), [(0.145, 100, 15), (0.29, 50, 15), (0.5, 7, 4), (0.49, 1, 0), (1.5, 3, 5), (1, 4, 4)])
+def test_extra_dispatch_is_rounded_half_up_as_it_is_written(phi: float, groups: int, expected: int) -> None:
+    assert make(phi=phi, groups_per_step=groups).extra_groups == expected
