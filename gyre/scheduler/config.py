@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil, floor
 from typing import Literal
 
@@ -103,7 +104,7 @@ class SchedulerConfig:
     @property
     def extra_groups(self) -> int:
         """q: the extra dispatch in groups, phi * B rounded half up."""
-        return floor(self.phi * self.groups_per_step + 0.5)
+        return floor(self._groups_of(self.phi) + Fraction(1, 2))
 
     @property
     def phi_eff(self) -> float:
@@ -130,7 +131,11 @@ class SchedulerConfig:
     @property
     def min_ready_groups(self) -> int:
         """Groups that the supply check asks for: ⌈rho_min * B⌉, or all B where steps do not stream."""
-        return ceil(self.rho_min * self.groups_per_step) if self.streaming else self.groups_per_step
+        return ceil(self._groups_of(self.rho_min)) if self.streaming else self.groups_per_step
+
+    def _groups_of(self, share: float) -> Fraction:
+        """A share of B groups, of the number as it is written: 0.07 of 100 is 7, though 0.07 * 100 as floats is a little more."""
+        return Fraction(str(share)) * self.groups_per_step
 
     def burst_end(self, published_version: int) -> int:
         """Version at which the burst after `published_version` is published: mu steps on, or the last step."""

@@ -3,7 +3,8 @@
 Lengths are durations with the share of load and of contention taken out: both slow an execution down while others run, and are found
 together, as the pair under which executions of one query differ least. Queries' spread, executions' spread around them, evaluation,
 training per execution, commit, broadcast, publication and switches are means or medians of what the tables say. What a run does not
-show (a deadline that nobody reached) stays as the pipeline's own workload has it.
+show (a deadline that nobody reached, switches of a fixed split) stays as the pipeline's own workload has it. Surplus executions and times
+in which the run was interrupted say nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from gyre.graph.workload import WorkloadSettings
 
 Floats = NDArray[np.float64]
 FINISHED = ("completed", "failed", "timeout")
+SURPLUS = "cancelled"
+"""Reason of the designated assessment of an execution whose group had enough valid outcomes, also where its harness had ended by itself."""
 LOAD_SHARES = np.linspace(0.0, 0.8, 9)
 CONTENTIONS = np.linspace(0.0, 1.0, 11)
 FEWEST_EXECUTIONS = 8
@@ -40,7 +43,7 @@ class RunTables:
     executions: Sequence[Mapping[str, Any]]
     """Whose harness has ended."""
     assessments: Mapping[str, Mapping[str, Any]]
-    """The designated one of each execution."""
+    """The designated one of each of them; none where it was surplus."""
     steps: Sequence[Mapping[str, Any]]
     events: Sequence[Mapping[str, Any]]
     """By time; `detail` is an object."""
@@ -48,6 +51,10 @@ class RunTables:
     def events_of(self, *kinds: str) -> list[Mapping[str, Any]]:
         """Events of some kinds, by time."""
         return [event for event in self.events if event["kind"] in kinds]
+
+    def is_interrupted(self, start_s: float, end_s: float) -> bool:
+        """Whether the run was resumed between two times."""
+        return any(start_s < event["time_s"] <= end_s for event in self.events_of("resumed"))
 
     @property
     def start_s(self) -> float:
@@ -88,10 +95,12 @@ def read_run(run: Path) -> RunTables:
         message = f"{run} has {len(executions)} finished executions and {len(steps)} steps, too few to fit a workload to"
         raise UserError(message, hint="give a run that has made some steps")
     events = sorted(read_table(run, "events").to_pylist(), key=lambda row: row["time_s"])
+    ids = {row["execution_id"] for row in executions}
+    assessments = [row for row in read_table(run, "assessments", where="designated").to_pylist() if row["execution_id"] in ids]
     return RunTables(
         plan=plan,
         executions=executions,
-        assessments={row["execution_id"]: row for row in read_table(run, "assessments", where="designated").to_pylist()},
+        assessments={row["execution_id"]: row for row in assessments if row["reason"] != SURPLUS},
         steps=steps,
         events=[{**event, "detail": json.loads(event["detail"])} for event in events],
     )
@@ -155,6 +164,8 @@ class BusyTimes:
         changes += [(row["finished_at_s"], -1, -1) for row in tables.executions]
         changes += [(e["time_s"], 0, e["cell"]) for e in tables.events_of("to_training")]
         changes += [(e["time_s"], 0, -2 - e["cell"]) for e in tables.events_of("to_rollout")]
+        # A run is resumed with every cell in rollout.
+        changes += [(e["time_s"], 0, -2 - cell) for e in tables.events_of("resumed") for cell in range(len(capacities))]
         changes.sort()
         times, busy, load = [changes[0][0]], [0.0], [0.0]
         running, training = 0, np.zeros(len(capacities), dtype=bool)
@@ -235,11 +246,15 @@ def _fit_limits(tables: RunTables, base: WorkloadSettings) -> dict[str, Any]:
 
 
 def _find_evaluation_s(tables: RunTables, *, slots: int | None) -> float:
-    """The time of one evaluation under which evaluators that take turns come to the delays that the run had."""
-    scored = [row for row in tables.executions if row["execution_id"] in tables.assessments]
-    ends = np.sort(np.array([row["finished_at_s"] for row in scored]))
-    scores = np.sort(np.array([tables.assessments[row["execution_id"]]["created_at_s"] for row in scored]))
-    delay_s = float(np.mean(scores - ends)) if scored else 0.0
+    """The time of one evaluation under which evaluators that take turns come to the delays that the run had.
+
+    Unresolved executions are left out: theirs is the time to the end of their budget.
+    """
+    rated = [(row["finished_at_s"], tables.assessments.get(row["execution_id"])) for row in tables.executions]
+    scored = [(end_s, a["created_at_s"]) for end_s, a in rated if a is not None and a["valid"]]
+    scored = [(end_s, score_s) for end_s, score_s in scored if not tables.is_interrupted(end_s, score_s)]
+    ends = np.sort(np.array([end_s for end_s, _ in scored]))
+    delay_s = float(np.mean([score_s - end_s for end_s, score_s in scored])) if scored else 0.0
     low_s, high_s = 0.0, max(0.0, delay_s)
     while slots is not None and high_s - low_s > 1e-3 * delay_s:
         middle_s = (low_s + high_s) / 2
@@ -289,24 +304,32 @@ def _fit_training(tables: RunTables, busy: BusyTimes, contention: float, base: W
 def _gaps_between_steps(tables: RunTables) -> list[tuple[float, bool]]:
     """From each commit to the next step's beginning, and whether a publication lies between."""
     published = {event["detail"]["version"] for event in tables.events_of("published")}
-    pairs = zip(tables.steps, tables.steps[1:], strict=False)
+    pairs = [p for p in zip(tables.steps, tables.steps[1:], strict=False) if not tables.is_interrupted(p[0]["time_s"], p[1]["time_s"])]
     return [(max(0.0, late["time_s"] - late["duration_s"] - early["time_s"]), early["version"] in published) for early, late in pairs]
 
 
 def _fit_switches(tables: RunTables, base: WorkloadSettings) -> dict[str, Any]:
     """A publication's time has the return of the satellites in it, since engines confirm when they are back."""
     committed = {event["detail"]["version"]: event["time_s"] for event in tables.events_of("updated")}
-    published = tables.events_of("published")
-    publish_s = [e["time_s"] - committed[e["detail"]["version"]] for e in published if e["detail"]["version"] in committed]
-    begun = sorted(step["time_s"] - step["duration_s"] for step in tables.steps)
-    core_left = [event["time_s"] for event in tables.events_of("to_training") if event["cell"] == 0]
-    waits = [next((b - left for b in begun if b >= left), None) for left in core_left]
+    published = [(e["time_s"], committed.get(e["detail"]["version"])) for e in tables.events_of("published")]
+    publish_s = [end_s - start_s for end_s, start_s in published if start_s is not None and not tables.is_interrupted(start_s, end_s)]
     return {
         "publish_s": _median(publish_s, base.publish_s),
-        "to_training_s": _median([wait for wait in waits if wait is not None], base.to_training_s),
+        "to_training_s": _median(_core_switches(tables), base.to_training_s),
         "to_rollout_s": 0.0,
         "join_s": base.join_s,
     }
+
+
+def _core_switches(tables: RunTables) -> list[float]:
+    """From the core's departure to the step that it leaves for; a fixed split without streaming leaves long before there is one."""
+    config = tables.plan.scheduler
+    if config is None or (config.policy == "async" and not config.streaming):
+        return []
+    begun = sorted(step["time_s"] - step["duration_s"] for step in tables.steps)
+    left = [event["time_s"] for event in tables.events_of("to_training") if event["cell"] == 0]
+    switches = [(left_s, next((begun_s for begun_s in begun if begun_s >= left_s), None)) for left_s in left]
+    return [begun_s - left_s for left_s, begun_s in switches if begun_s is not None and not tables.is_interrupted(left_s, begun_s)]
 
 
 def _median(values: Sequence[float], otherwise: float) -> float:

@@ -31,6 +31,8 @@ def read_setting(plan: Plan, workload: WorkloadSettings) -> SimSetting:
     config = plan.scheduler
     if config is None:
         raise UserError(f"pipeline '{plan.pipeline}' dispatches nothing, so there is no schedule to simulate", hint="add a 'dispatch'")
+    if not plan.cells:
+        raise UserError(f"pipeline '{plan.pipeline}' uses no cells, so there is nothing to time", hint="add a 'harness_proxy'")
     dispatch = _settings_of(plan, "dispatch")
     steps = config.steps
     if steps is None and config.train:
@@ -79,17 +81,21 @@ def place_colocate(config: SchedulerConfig, *, streaming: bool = False) -> Sched
     return replace(config, policy="colocate", phi=0.0, mu=mu, streaming=streaming, train_cells=1)
 
 
+def find_most_training(config: SchedulerConfig) -> int:
+    """Most cells that can train under Async with an engine left for rollout."""
+    return len(config.cells) if config.standalone else len(config.cells) - 1
+
+
 def find_best_split(setting: SimSetting) -> int:
     """Cells in training under which the Async baseline is fastest."""
     config = setting.config
-    most = len(config.cells) if config.standalone else len(config.cells) - 1
     steps = min(setting.steps, PROBE_STEPS)
 
     def time_of(train_cells: int) -> float:
         probe = replace(place_async(config, train_cells=train_cells), steps=None)
         return simulate(replace(setting, config=probe, steps=steps)).duration_s
 
-    return min(range(1, most + 1), key=time_of)
+    return min(range(1, find_most_training(config) + 1), key=time_of)
 
 
 def place_all(setting: SimSetting, *, train_cells: int | None) -> dict[str, SimSetting]:
@@ -98,10 +104,17 @@ def place_all(setting: SimSetting, *, train_cells: int | None) -> dict[str, SimS
     Args:
         setting: the pipeline's own.
         train_cells: cells in training under Async; None: the best split is found by simulation.
+
+    Raises:
+        UserError: there are not so many cells.
     """
     config = setting.config
     placed = {"elastic": place_elastic(config)}
-    if len(config.cells) > 1 or config.standalone:
+    most = find_most_training(config)
+    if train_cells is not None and train_cells > max(1, most):
+        message = f"train_cells={train_cells} cannot be compared: under 'async' at most {most} of these cells can train"
+        raise UserError(message, hint="give 'elastic' fewer train_cells, or none to have the best split found")
+    if most:
         placed["async"] = place_async(config, train_cells=train_cells or find_best_split(setting))
     placed["colocate"] = place_colocate(config)
     return {name: replace(setting, config=own) for name, own in placed.items()}

@@ -64,7 +64,8 @@ def tune_pipeline(spec: Spec, *, staleness: float, from_run: Path | None, as_jso
     if not setting.config.train:
         raise UserError(f"pipeline '{spec.name}' trains nothing, so there is nothing to tune", hint="tune the pipeline with 'train_cell'")
     tried = list(search(setting, staleness=staleness))
-    own, best = tried[0], min((c for c in tried if c.setting.config.expected_staleness <= staleness + 1e-9), key=lambda c: c.s_per_step)
+    own, best = tried[0], find_best(tried, staleness=staleness)
+    assert best is not None, "some dispatch keeps to the bound"
     gain = confirm_gain(own.setting, best.setting)
     if as_json:
         print_json(_document(spec, staleness, tried, own, best, gain, notes))
@@ -75,17 +76,26 @@ def tune_pipeline(spec: Spec, *, staleness: float, from_run: Path | None, as_jso
 
 def search(setting: SimSetting, *, staleness: float) -> Iterator[Candidate]:
     """Try settings; the first is the pipeline's own."""
-    own = _try(setting, "")
-    yield own
-    best: Candidate | None = own if own.setting.config.expected_staleness <= staleness + 1e-9 else None
+    tried = [_try(setting, "")]
+    yield tried[0]
     for choices in (_dispatches(staleness, setting.config), _supplies, _launch_orders, _cell_counts):
+        best = find_best(tried, staleness=staleness)
         start = best.setting if best is not None else setting
         options = choices(start) if callable(choices) else choices
         for change, changed in options:
-            candidate = _try(_apply(start, changed), change)
-            yield candidate
-            if best is None or candidate.s_per_step < best.s_per_step * (1 - LEAST_GAIN):
-                best = candidate
+            tried.append(_try(_apply(start, changed), change))
+            yield tried[-1]
+
+
+def find_best(tried: Sequence[Candidate], *, staleness: float) -> Candidate | None:
+    """The fastest that keeps to the bound, an earlier one unless a later one saves enough; None where none keeps to it."""
+    best: Candidate | None = None
+    for candidate in tried:
+        if candidate.setting.config.expected_staleness > staleness + 1e-9:
+            continue
+        if best is None or candidate.s_per_step < best.s_per_step * (1 - LEAST_GAIN):
+            best = candidate
+    return best
 
 
 Change = tuple[str, dict[str, Any]]
@@ -119,10 +129,15 @@ def _cell_counts(setting: SimSetting) -> Sequence[Change]:
     changes: list[Change] = []
     for factor in (2, 1 / 2):
         count, places, of_cell = len(cells) * factor, cells[0] / factor, ranks[0] / factor
-        if min(count, places, of_cell) >= 1 and all(float(x).is_integer() for x in (count, places, of_cell)):
+        if min(count - _num_never_training(setting.config), places, of_cell) >= 1 and all(float(x).is_integer() for x in (count, places, of_cell)):
             changed = {"cells": (int(places),) * int(count), "num_ranks": (int(of_cell),) * int(count)}
             changes.append((f"{int(count)} cells of {int(of_cell)} ranks and {int(places)} places", changed))
     return changes
+
+
+def _num_never_training(config: SchedulerConfig) -> int:
+    """Cells that must be left for rollout."""
+    return int(config.policy == "async" and not config.standalone)
 
 
 def _apply(setting: SimSetting, changed: dict[str, Any]) -> SimSetting:
@@ -130,7 +145,9 @@ def _apply(setting: SimSetting, changed: dict[str, Any]) -> SimSetting:
     of_config = {key: value for key, value in changed.items() if key != "num_ranks"}
     config = setting.config
     if config.policy == "async" and "cells" in of_config:
-        of_config["train_cells"] = max(1, round(config.train_cells * len(of_config["cells"]) / len(config.cells)))
+        count = len(of_config["cells"])
+        share = round(config.train_cells * count / len(config.cells))
+        of_config["train_cells"] = max(1, min(share, count - _num_never_training(config)))
     return replace(setting, config=replace(config, **of_config), num_ranks=ranks)
 
 

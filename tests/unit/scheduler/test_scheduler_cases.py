@@ -261,6 +261,31 @@ def test_restore_relaunches_first_and_keeps_dispatch_versions() -> None:
     assert s.admitted("g1", 1, ["g1-0"], 0, now_s=1.0) == ()
 
 
+def test_outcomes_that_are_told_again_after_a_resume_count_once() -> None:
+    s = Scheduler(make(groups_per_step=1, steps=1, mu=1, group_size=2, oversample=1, cells=(3,)))
+    members = (
+        RestoredExecution(execution_id="a", status="closed", attempts=1, is_valid=True),
+        RestoredExecution(execution_id="b", status="running", attempts=1),
+        RestoredExecution(execution_id="c", status="running", attempts=1),
+    )
+    group = RestoredGroup(group_id="g0", group_index=0, version=0, executions=members, is_ready=False)
+    s.restore(RestoredState(version=0, published_version=0, num_consumed_groups=0, groups=(group,)), now_s=0.0)
+    assert kinds(s.assessed("a", valid=True, now_s=1.0)) == []
+    s.finished("b", "completed", now_s=2.0)
+    assert [x.execution_id for x in s.assessed("b", valid=True, now_s=2.0) if isinstance(x, d.Cancel)] == ["c"]
+
+
+def test_a_surplus_that_an_interruption_saved_is_cancelled_when_its_group_is_told_again() -> None:
+    s = Scheduler(make(groups_per_step=1, steps=1, mu=1, group_size=1, oversample=1, cells=(3,)))
+    members = (
+        RestoredExecution(execution_id="a", status="closed", attempts=1, is_valid=True),
+        RestoredExecution(execution_id="b", status="running", attempts=1),
+    )
+    group = RestoredGroup(group_id="g0", group_index=0, version=0, executions=members, is_ready=False)
+    s.restore(RestoredState(version=0, published_version=0, num_consumed_groups=0, groups=(group,)), now_s=0.0)
+    assert [x.execution_id for x in s.assessed("a", valid=True, now_s=1.0)] == ["b"]
+
+
 def test_an_event_out_of_turn_is_refused_with_a_sentence() -> None:
     s = Scheduler(make())
     begin(s)
@@ -287,3 +312,13 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, object], match
 def test_colocate_with_extra_dispatch_and_no_standalone_engine_is_warned_of() -> None:
     assert list(make(policy="colocate", phi=0.5).find_warnings())
     assert not list(make(policy="colocate", phi=0.5, standalone=(1,)).find_warnings())
+
+
+@pytest.mark.parametrize(("rho_min", "groups", "expected"), [(0.55, 20, 11), (0.07, 100, 7), (0.28, 25, 7), (0.25, 8, 2), (1.0, 3, 3)])
+def test_the_supply_check_rounds_the_share_up_as_it_is_written(rho_min: float, groups: int, expected: int) -> None:
+    assert make(rho_min=rho_min, groups_per_step=groups).min_ready_groups == expected
+
+
+@pytest.mark.parametrize(("phi", "groups", "expected"), [(0.145, 100, 15), (0.29, 50, 15), (0.5, 7, 4), (0.49, 1, 0), (1.5, 3, 5), (1, 4, 4)])
+def test_extra_dispatch_is_rounded_half_up_as_it_is_written(phi: float, groups: int, expected: int) -> None:
+    assert make(phi=phi, groups_per_step=groups).extra_groups == expected

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.recorded_simulation import RecordedSimulation
 
@@ -84,3 +86,91 @@ def test_a_fit_to_the_elastic_run_predicts_the_policies(
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run"):
         fit.fit_workload(tmp_path, WorkloadSettings())
+
+
+def record(workload: WorkloadSettings, **parameters: str) -> fit.RunTables:
+    plan = plan_pipeline(build_graph(load_spec(QUICKSTART, {"steps": "6", "mu": "2", **parameters})))
+    simulation = RecordedSimulation(read_setting(plan, workload))
+    simulation.run()
+    return simulation.tables(plan)
+
+
+def fit_to(tables: fit.RunTables, monkeypatch: pytest.MonkeyPatch) -> WorkloadSettings:
+    monkeypatch.setattr(fit, "read_run", lambda run: tables)
+    return fit.fit_workload(Path("run"), WorkloadSettings(to_training_s=0.7))[0]
+
+
+def test_unresolved_executions_do_not_make_evaluations_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = fit_to(record(replace(TRUE, budget_s=400.0, unresolved_share=0.1, evaluation_slots=None)), monkeypatch)
+    assert fitted.evaluation_s == pytest.approx(TRUE.evaluation_s, rel=0.1)
+    assert fitted.unresolved_share == pytest.approx(0.1, rel=0.4)
+
+
+def test_a_fixed_split_that_waits_for_its_batch_shows_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_pipeline(build_graph(load_spec(QUICKSTART, {"steps": "6", "mu": "1", "phi": "1", "policy": "async"})))
+    assert plan.scheduler is not None
+    plan = replace(plan, scheduler=replace(plan.scheduler, streaming=False))
+    simulation = RecordedSimulation(read_setting(plan, TRUE))
+    simulation.run()
+    fitted = fit_to(simulation.tables(plan), monkeypatch)
+    assert fitted.to_training_s == 0.7, "the core left at the start and waited for its first groups"
+
+
+def test_an_interruption_is_no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that stood still for an hour between the end of an execution and its score."""
+    tables = record(TRUE)
+    ended_s = tables.executions[100]["finished_at_s"]
+
+    def shift(row: Any, *names: str) -> Any:
+        return {**row, **{name: row[name] + 3600.0 * (row[name] > ended_s) for name in names}}
+
+    interrupted = replace(
+        tables,
+        executions=[shift(row, "launched_at_s", "finished_at_s") for row in tables.executions],
+        assessments={key: shift(row, "created_at_s") for key, row in tables.assessments.items()},
+        steps=[shift(step, "time_s") for step in tables.steps],
+        events=[
+            *(shift(event, "time_s") for event in tables.events),
+            {"time_s": ended_s + 3600.0, "kind": "resumed", "cell": -1, "detail": {"version": 0}},
+        ],
+    )
+    clean, found = fit_to(tables, monkeypatch), fit_to(interrupted, monkeypatch)
+    assert found.evaluation_s == pytest.approx(clean.evaluation_s, rel=0.05)
+
+
+def test_after_a_resume_every_cell_is_in_rollout() -> None:
+    tables = replace(
+        record(TRUE),
+        executions=[{"launched_at_s": 0.0, "finished_at_s": 30.0}] * 3,
+        events=[
+            {"time_s": 10.0, "kind": "to_training", "cell": 0, "detail": {}},
+            {"time_s": 20.0, "kind": "resumed", "cell": -1, "detail": {}},
+        ],
+    )
+    busy = fit.BusyTimes.of(tables)
+    _, loads = busy.means(fit.np.array([0.0, 10.0, 20.0]), fit.np.array([10.0, 20.0, 30.0]))
+    assert loads == pytest.approx([3 / 24, 3 / 16, 3 / 24])
+
+
+def test_surplus_is_not_unresolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both kinds of surplus: cancelled while it ran, and ended by itself with its outcome not needed any more."""
+    spec = load_spec(QUICKSTART, {})
+    ends = ["completed"] * 7 + ["timeout", "completed", "cancelled"]
+    executions = [
+        {"execution_id": str(i), "group_id": "g", "status": status, "launched_at_s": 1.0, "finished_at_s": 2.0}
+        for i, status in enumerate(ends)
+    ]
+    reasons = [""] * 7 + ["no valid score", "cancelled", "cancelled"]
+    assessments = [{"execution_id": str(i), "valid": not reason, "reason": reason, "created_at_s": 3.0} for i, reason in enumerate(reasons)]
+    tables = {"executions": executions, "assessments": assessments, "steps": [{"version": 1, "time_s": 9.0}], "events": []}
+    monkeypatch.setattr(fit, "read_run_spec", lambda run: spec)
+    monkeypatch.setattr("gyre.store.run_store.read_table", lambda run, name, where=None: rows_of(tables[name]))
+    read = fit.read_run(tmp_path)
+    assert (len(read.executions), len(read.assessments)) == (9, 8)
+    limits = fit._fit_limits(read, WorkloadSettings())
+    assert limits["unresolved_share"] == pytest.approx(1 / 8)
+
+
+def rows_of(rows: list[dict[str, Any]]) -> pa.Table:
+    schema = pa.schema([("time_s", pa.float64()), ("detail", pa.string())])
+    return pa.Table.from_pylist(rows) if rows else schema.empty_table()

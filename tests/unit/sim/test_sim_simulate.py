@@ -13,6 +13,7 @@ from gyre.graph.spec import load_spec
 from gyre.scheduler.config import SchedulerConfig
 from gyre.sim.setting import place_async, place_colocate, place_elastic, simulate
 from gyre.sim.simulate import load_setting
+from gyre.sim.tune import LEAST_GAIN, Candidate, find_best
 
 PIPELINES = Path(__file__).resolve().parents[3] / "pipelines"
 PAPER = PIPELINES / "paper"
@@ -126,3 +127,36 @@ def test_tuning_keeps_to_the_bound_and_says_what_it_gains(capsys: pytest.Capture
     tried = [candidate["settings"] for candidate in document["tried"]]
     assert {(t["phi"], t["mu"]) for t in tried} == {(1.0, 1), (0.5, 2), (0.0, 3)}
     assert {t["launch_order"] for t in tried} == {"fifo", "longest_first"}
+
+
+def test_tuning_a_fixed_split_leaves_a_cell_for_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("tune", str(PIPELINES / "quickstart.jsonnet"), "--staleness", "1", "--set", "policy=async", "--set", "cells=2")
+    assert {candidate["settings"]["cells"] for candidate in run_json(capsys, *arguments)["tried"]} == {2}
+
+
+def test_a_change_that_saves_next_to_nothing_is_not_recommended() -> None:
+    setting, _ = load_setting(load_spec(PIPELINES / "quickstart.jsonnet", {}), from_run=None)
+    outcome: Any = None
+    times = (10.0, 10.0 * (1 - LEAST_GAIN / 2), 9.0, 9.0 * (1 - LEAST_GAIN / 2))
+    tried = [Candidate(setting=setting, change=str(s), s_per_step=s, outcome=outcome) for s in times]
+    assert find_best(tried[:2], staleness=1.0) is tried[0]
+    assert find_best(tried, staleness=1.0) is tried[2]
+    assert find_best(tried, staleness=0.5) is None
+
+
+def write_pipeline(folder: Path, text: str) -> str:
+    file = folder / "odd.jsonnet"
+    file.write_text(f"local quickstart = (import '{PIPELINES / 'quickstart.jsonnet'}')(steps=2);\n{text}", encoding="utf-8")
+    return str(file)
+
+
+def test_more_training_cells_than_there_are_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = write_pipeline(tmp_path, "quickstart + { ops+: { elastic+: { args+: { train_cells: 3 } } } }")
+    assert "train_cells=3 cannot be compared" in run_json(capsys, "simulate", pipeline, "--compare", code=2)["error"]
+    assert run_json(capsys, "simulate", pipeline)["policies"].keys() == {"elastic"}
+
+
+def test_a_pipeline_without_cells_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ops = "{ tasks: quickstart.ops.tasks, dispatch: quickstart.ops.dispatch + { from: { tasks: 'tasks' } } }"
+    pipeline = write_pipeline(tmp_path, f"quickstart {{ resources: {{ store: quickstart.resources.store }}, ops: {ops} }}")
+    assert "uses no cells" in run_json(capsys, "simulate", pipeline, code=2)["error"]
