@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from gyre.errors import Problem
 from gyre.graph.hints import suggest
+from gyre.graph.ranges import RESOURCE_RANGES, check_ranges
 from gyre.graph.settings import bind_settings, settings_of
 from gyre.graph.workload import WorkloadSettings, check_workload
 
@@ -188,8 +189,15 @@ def read_resources(given: Mapping[str, Mapping[str, Any]], *, base_dir: Path, pr
         store=read.get("store") or LanceStoreSettings(),
         workload=read.get("workload") or WorkloadSettings(),
     )
+    for name, ranges in RESOURCE_RANGES.items():
+        if read.get(name):
+            values = {setting: getattr(read[name], setting, None) for setting in ranges}
+            problems.extend(check_ranges(f"resources.{name}", values, ranges))
     if read.get("cells"):
-        problems.extend(_check_cells(resources.cells))
+        problems.extend(check_cells(resources.cells))
+    if resources.learner is not None and not all(0 <= beta < 1 for beta in resources.learner.betas):
+        message = f"{list(resources.learner.betas)} is out of range"
+        problems.append(Problem("resources.learner.betas", message, "give two numbers that are at least 0 and below 1"))
     if read.get("workload"):
         problems.extend(check_workload(resources.workload))
     if isinstance(resources.engine, SglangEngineSettings):
@@ -219,7 +227,8 @@ def _read_resource(name: str, given: Mapping[str, Any], *, base_dir: Path, probl
     return None if bound.problems else settings_type(**bound.values)
 
 
-def _check_cells(cells: CellsSettings) -> Iterator[Problem]:
+def check_cells(cells: CellsSettings) -> Iterator[Problem]:
+    """Name what is wrong with the numbers of the cells."""
     path = "resources.cells"
     if cells.count < 1:
         yield Problem(f"{path}.count", f"there must be at least one cell, this is {cells.count}", "give 1 or more")

@@ -7,7 +7,7 @@ dropped once their group has been selected.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ class TreeSelect:
         self,
         *,
         j_max: int | None = 5,
-        role_order: list[str] | None = None,
+        role_order: list[Literal["main", "main-summary", "sub-agent", "sub-agent-summary"]] | None = None,
         normalize_std: bool = True,
         seed: int = 0,
         trees: Trees,
