@@ -16,6 +16,7 @@ from gyre.errors import Problem, SpecError, UserError
 from gyre.graph.cycles import find_cycles
 from gyre.graph.dispatching import check_dispatch
 from gyre.graph.hints import list_names, suggest
+from gyre.graph.loop import check_loop
 from gyre.graph.registry import Operator, Port, find_operator
 from gyre.graph.resources import Resources, read_resources
 from gyre.graph.schemas import compare_schemas
@@ -99,6 +100,8 @@ def build_graph(spec: Spec) -> TypedGraph:
     problems.extend(_check_open_ports(spec, operators))
     problems.extend(_check_cycles(spec))
     problems.extend(_check_needed(spec, operators))
+    if len(nodes) == len(spec.ops):
+        problems.extend(check_loop(nodes, edges, {op.name: op.sources.keys() for op in spec.ops.values()}))
     problems.extend(check_dispatch(nodes, resources))
     if problems:
         raise SpecError(problems)
