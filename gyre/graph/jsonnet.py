@@ -52,7 +52,9 @@ def evaluate_file(path: Path, overrides: Mapping[str, str]) -> Evaluated:
     try:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise SpecError([Problem(str(path), "the file is not text in UTF-8", "save it as UTF-8")]) from None
+        source = "\0"
+    if "\0" in source:
+        raise SpecError([Problem(str(path), "the file is not text in UTF-8", "save it as UTF-8")])
     files = _Files(base_dir=path.resolve().parent)
     problems: list[Problem] = []
     wanted = {name: _decode(name, value, problems) for name, value in overrides.items()}

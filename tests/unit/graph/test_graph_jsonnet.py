@@ -87,8 +87,9 @@ def test_a_missing_file_is_named(tmp_path):
     assert "there is no pipeline file" in problem.message
 
 
-def test_a_file_that_is_not_text_is_named(tmp_path):
-    (tmp_path / "p.jsonnet").write_bytes(b"\xff\xfe{}")
+@pytest.mark.parametrize("content", [b"\xff\xfe{}", b"{ a: '\x00' }"])
+def test_a_file_that_is_not_text_is_named(content, tmp_path):
+    (tmp_path / "p.jsonnet").write_bytes(content)
     assert problem_of(tmp_path / "p.jsonnet").message == "the file is not text in UTF-8"
 
 
