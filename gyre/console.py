@@ -58,23 +58,19 @@ def _report_problems(error: SpecError, *, as_json: bool) -> None:
 
 def print_json(document: Any) -> None:
     """Print one JSON document; what JSON cannot say (NaN, times) becomes null or text."""
-    click.echo(json.dumps(_without_nan(document), indent=2, default=_plain))
+    click.echo(json.dumps(_as_json(document), indent=2, default=str))
 
 
-def _plain(value: Any) -> int | float | str:
-    """A sum of whole numbers comes out of DuckDB as a decimal, and is a number all the same."""
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    return str(value)
-
-
-def _without_nan(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        # Sums of whole numbers come from SQL as decimals; they are numbers, not texts.
+        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {str(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
+        return [_as_json(item) for item in value]
     return value
 
 
@@ -82,13 +78,17 @@ def print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
     """Print rows under their column names."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    # Into a pipe nothing is cut: 80 columns are a terminal's limit, not a file's. Brackets in a cell are text, not Rich's markup.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    # Into a pipe nothing is cut: 80 columns are a terminal's limit, not a file's.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    # `Text` keeps brackets as they are: plain strings would be read as markup.
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(Text(name))
     count = 0
     for count, row in enumerate(rows, start=1):  # noqa: B007 (count is the number of rows)
-        table.add_row(*("null" if value is None else str(value) for value in row))
+        table.add_row(*(Text("null" if value is None else str(value)) for value in row))
     console.print(table)
     console.print(f"({count} row{'' if count == 1 else 's'})", style="dim")
 

@@ -7,53 +7,29 @@ problem has its own path; what concerns several settings at once is left to `Sch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gyre.errors import Problem
-from gyre.graph.resources import Resources
+from gyre.graph.ranges import LARGEST_GROUP, OPERATOR_RANGES, check_ranges
+from gyre.graph.resources import Resources, check_cells
 from gyre.scheduler.config import SchedulerConfig
 
 if TYPE_CHECKING:
     from gyre.graph.typed import TypedNode
 
-LARGEST_GROUP = 100
-"""Executions of a group have two digits in their ids."""
-
-
-class Range(NamedTuple):
-    """Closed range of a number; None: no bound."""
-
-    least: float | None
-    most: float | None = None
-    is_open: bool = False
-    """True: the least value itself is not allowed."""
-
-
-RANGES: Mapping[str, Mapping[str, Range]] = {
-    "dispatch": {
-        "phi": Range(0),
-        "mu": Range(1),
-        "groups_per_step": Range(1),
-        "group_size": Range(1, LARGEST_GROUP),
-        "steps": Range(1),
-        "oversample": Range(0, LARGEST_GROUP - 1),
-    },
-    "elastic": {"rho_min": Range(0, 1, is_open=True), "hold_s": Range(0), "train_cells": Range(1)},
-    "harness_proxy": {"temperature": Range(0), "context_limit": Range(1), "max_new_tokens": Range(1)},
-    "evaluate": {"budget_s": Range(0), "max_tries": Range(1), "workers": Range(1)},
-    "tree_select": {"j_max": Range(1)},
-    "train_cell": {"token_weight_cap": Range(0, is_open=True), "clip_low": Range(0, 1), "clip_high": Range(1)},
-    "pack": {"max_tokens": Range(1)},
-}
-"""Ranges of settings of built-in operators."""
 DISPATCH_SETTINGS = ("groups_per_step", "group_size", "phi", "mu", "steps", "oversample", "launch_order")
 ELASTIC_SETTINGS = ("policy", "rho_min", "hold_s", "streaming", "train_cells")
 
 
 def check_dispatch(nodes: Mapping[str, TypedNode], resources: Resources) -> list[Problem]:
     """Check the ranges of settings, then whether they make sense together."""
-    problems = [problem for node in nodes.values() for problem in (*_check_ranges(node), *_check_greedy(node, nodes))]
-    if problems or not _is_complete(nodes):
+    problems = [
+        problem
+        for node in nodes.values()
+        for problem in check_ranges(f"ops.{node.name}.args", node.settings, OPERATOR_RANGES.get(node.operator.name, {}))
+    ]
+    problems += [problem for node in nodes.values() for problem in _check_group(node)]
+    if problems or not _is_complete(nodes) or any(check_cells(resources.cells)):
         return problems
     try:
         scheduler_config(nodes, resources)
@@ -91,21 +67,11 @@ def _is_complete(nodes: Mapping[str, TypedNode]) -> bool:
     return all(set(node.settings) == set(node.operator.settings) for node in nodes.values())
 
 
-def _check_greedy(node: TypedNode, nodes: Mapping[str, TypedNode]) -> Iterator[Problem]:
-    """Greedy answers have no distribution whose ratio could be trained on, and a group's executions would all be the same."""
-    trains = any(other.operator.name == "train_cell" for other in nodes.values())
-    if trains and node.operator.name == "harness_proxy" and node.settings.get("temperature") == 0:
-        yield Problem(f"ops.{node.name}.args.temperature", "greedy answers cannot be trained on", "give a number above 0")
-
-
-def _check_ranges(node: TypedNode) -> Iterator[Problem]:
-    for name, allowed in RANGES.get(node.operator.name, {}).items():
-        value = node.settings.get(name)
-        if value is None or isinstance(value, bool):
-            continue
-        least, most, is_open = allowed
-        is_low = least is not None and (value <= least if is_open else value < least)
-        if is_low or (most is not None and value > most):
-            low = f"above {least:g}" if is_open else f"{least:g} or more" if most is None else f"at least {least:g}"
-            words = low if most is None else f"{low} and at most {most:g}"
-            yield Problem(f"ops.{node.name}.args.{name}", f"{value} is out of range", f"give a number that is {words}")
+def _check_group(node: TypedNode) -> Iterator[Problem]:
+    """Ids of a group's executions have one length, since engines match them by prefix: the surplus counts, too."""
+    if node.operator.name != "dispatch":
+        return
+    size, surplus = node.settings.get("group_size", 0), node.settings.get("oversample", 0)
+    if max(size, surplus) <= LARGEST_GROUP < size + surplus:
+        message = f"{size} executions and {surplus} more are over {LARGEST_GROUP} in a group"
+        yield Problem(f"ops.{node.name}.args.oversample", message, f"give at most {LARGEST_GROUP - size}, or a smaller group_size")

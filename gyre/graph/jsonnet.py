@@ -11,6 +11,7 @@ Fed by the command line's path and settings; eaten by `spec.py`.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,8 @@ LIBRARY_NAME = "gyre.libsonnet"
 LARGEST_EXACT_INTEGER = 2**53
 """Jsonnet numbers are doubles: beyond this an integer silently loses digits."""
 
-_LOCATION = re.compile(r"(?P<file>[^\s:]+):\(?(?P<line>\d+):(?P<column>\d+)\)?[-\d:()]*")
+_LOCATION = re.compile(r"^\t?(?P<file>[^\t\n]+?):\(?(?P<line>\d+):(?P<column>\d+)\)?[-\d:()]*", re.MULTILINE)
+"""A place at the start of a line: the names of files may have blanks and colons in them."""
 _UNKNOWN_PARAMETER = re.compile(r"function has no parameter (\w+)")
 _UNBOUND_PARAMETER = re.compile(r"function parameter (\w+) not bound")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -52,7 +54,9 @@ def evaluate_file(path: Path, overrides: Mapping[str, str]) -> Evaluated:
     try:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise SpecError([Problem(str(path), "the file is not text in UTF-8", "save it as UTF-8")]) from None
+        source = "\0"
+    if "\0" in source:
+        raise SpecError([Problem(str(path), "the file is not text in UTF-8", "save it as UTF-8")])
     files = _Files(base_dir=path.resolve().parent)
     problems: list[Problem] = []
     wanted = {name: _decode(name, value, problems) for name, value in overrides.items()}
@@ -76,7 +80,8 @@ def _evaluate_call(path: Path, files: _Files, parameters: list[str], wanted: dic
             value = _evaluate(path, "", call, files)
         except SpecError as error:
             named = _UNKNOWN_PARAMETER.search(error.problems[0].message)
-            if named is None or named[1] not in wanted:
+            # Within a file it is a call of the user's own that names a wrong parameter, not this one.
+            if named is None or named[1] not in wanted or error.problems[0].path != str(path):
                 raise SpecError([*problems, *error.problems]) from None
             unknown = [named[1]]
             continue
@@ -89,8 +94,9 @@ def _evaluate_call(path: Path, files: _Files, parameters: list[str], wanted: dic
 
 def _decode(name: str, value: str, problems: list[Problem]) -> Any:
     try:
-        decoded = json.loads(value, parse_constant=lambda _: value)
-    except ValueError:
+        # What JSON cannot say stays a string, as Jsonnet has no word for it either.
+        decoded = json.loads(value, parse_constant=str, parse_float=lambda digits: n if math.isfinite(n := float(digits)) else digits)
+    except (ValueError, RecursionError):
         return value
     if isinstance(decoded, int) and abs(decoded) > LARGEST_EXACT_INTEGER:
         message = f"{value} is beyond 2^53 and would lose digits"
@@ -111,7 +117,7 @@ def _explain(path: Path, text: str) -> Problem:
     """Turn an error of the Jsonnet evaluator into one problem at file:line:column."""
     first_line = text.partition("\n")[0]
     unbound = _UNBOUND_PARAMETER.search(first_line)
-    if unbound:
+    if unbound and not _LOCATION.search(text.partition("\n")[2]):
         message = f"parameter '{unbound[1]}' of the pipeline has no value"
         return Problem(str(path), message, f"give it a default in the file, or --set {unbound[1]}=…")
     is_static = first_line.startswith("STATIC ERROR: ")
@@ -131,6 +137,10 @@ def _explain(path: Path, text: str) -> Problem:
 def _hint(message: str, *, is_static: bool) -> str:
     if "couldn't open import" in message:
         return f"import '{LIBRARY_NAME}', a path relative to the importing file, or an absolute path"
+    if "max stack frames exceeded" in message:
+        return "something refers to itself without end: an import in a circle, or a recursion"
+    if message.startswith("Unknown variable"):
+        return "declare it with local, or put it in quotes if it is a text"
     if is_static:
         return "this is not Jsonnet: look for a missing comma, quote or bracket just before this place"
     if "couldn't manifest function" in message:

@@ -12,9 +12,11 @@ NamedTuple, or none. Nothing is called here and no heavy room is imported: an op
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +90,10 @@ def find_operator(name: str) -> Operator:
         UserError: nobody has this name, or what has it is not a well declared operator.
     """
     if ":" in name:
-        return describe_operator(name, _import_attribute(name))
+        module, _, attribute = name.partition(":")
+        if not module or not attribute:
+            raise UserError(f"'{name}' is not of the form module:operator", hint="write e.g. 'my_ops:brevity'")
+        return describe_operator(name, _import_attribute(module, attribute))
     if "/" in name:
         return describe_operator(name, _find_installed(name))
     if not name.isidentifier() or importlib.util.find_spec(f"gyre.ops.{name}") is None:
@@ -145,19 +150,21 @@ def _find_installed(name: str) -> Any:
             hint = f"install the package that has it, with an entry point '{name}' of group '{ENTRY_POINT_GROUP}'"
         raise UserError(f"no installed package has the operator '{name}'", hint=hint)
     entry = installed[name]
-    target = _import_attribute(f"{entry.module}:{entry.attr}" if entry.attr else entry.module)
+    target = _import_attribute(entry.module, entry.attr or "")
     return _marked(target, name.rpartition("/")[2]) if inspect.ismodule(target) else target
 
 
-def _import_attribute(text: str) -> Any:
-    module_name, _, attribute = text.partition(":")
+def _import_attribute(module_name: str, attribute: str) -> Any:
+    """Import an attribute of a module, or the module itself where the attribute is empty."""
     try:
-        value = importlib.import_module(module_name)
+        # What a module prints must not get into the one JSON document on stdout.
+        with contextlib.redirect_stdout(sys.stderr):
+            value = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and not module_name.startswith(error.name):
             raise UserError(f"importing {module_name} fails: {error}", hint=f"install what {module_name} needs") from None
         raise UserError(f"there is no module {module_name}", hint="install it, or put its folder on PYTHONPATH") from None
-    except Exception as error:  # a user's module may raise anything; here is the boundary that names it
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, or be a script; here is the boundary that names it
         message = f"importing {module_name} fails: {type(error).__name__}: {error}"
         raise UserError(message, hint=f"python -c 'import {module_name}' shows where") from error
     for part in filter(None, attribute.split(".")):
@@ -187,16 +194,28 @@ def describe_operator(name: str, target: Any) -> Operator:
             is_optional = parameter.default is not inspect.Parameter.empty
             inputs[parameter.name] = Port(record=port.record, kind=port.kind, is_optional=is_optional)
     settings, resources = _read_keywords(name, target if run is target else target.__init__, run_hints, inputs)
+    outputs = _read_outputs(name, run_hints.get("return"), info)
+    for port in (*inputs.values(), *outputs.values()):
+        _require_schema(name, port.record)
     return Operator(
         name=name,
         doc=inspect.getdoc(target) or "",
         inputs=inputs,
-        outputs=_read_outputs(name, run_hints.get("return"), info),
+        outputs=outputs,
         settings=settings,
         resources=resources,
         state=info.state,
         target=target,
     )
+
+
+def _require_schema(name: str, record: type[Record]) -> None:
+    try:
+        record.schema()
+    except (OSError, AttributeError):
+        schema_name = getattr(record, "schema_name", "")
+        hint = "use a record of gyre.records, or give the class a method schema() that returns its Arrow schema"
+        raise UserError(f"operator '{name}': record {record.__name__} has no schema '{schema_name}'", hint=hint) from None
 
 
 def _read_keywords(

@@ -92,8 +92,9 @@ def read_document(document: Mapping[str, Any], *, path: Path, base_dir: Path, pr
     """Split an evaluated pipeline object into resources and operators; problems of shape are collected."""
     found = [*problems, *unknown_keys("", document, PIPELINE_KEYS, what="a pipeline has")]
     name = document.get("name")
-    if not isinstance(name, str) or not name or "/" in name:
-        message = f"a pipeline's name is a text without '/', this is {describe_value(name)}"
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
+        # Runs go to runs/<name>/.
+        message = f"a pipeline's name is a text without '/' that can name a folder, this is {describe_value(name)}"
         found.append(Problem("name", message, "write gyre.pipeline('my_pipeline') { … }"))
     return Spec(
         path=path,
@@ -160,7 +161,8 @@ def _read_ops(given: Any, problems: list[Problem]) -> dict[str, OpSpec]:
 def _read_op(name: str, given: Any, problems: list[Problem]) -> OpSpec | None:
     path = f"ops.{name}"
     if "." in name or not name:
-        problems.append(Problem(path, "an operator's name has no dot in it", "use letters, digits and '_'"))
+        message = "an operator's name has no dot in it" if name else "an operator has a name"
+        problems.append(Problem(path, message, "use letters, digits and '_'"))
         return None
     if not isinstance(given, dict) or not isinstance(given.get("op"), str):
         found = describe_value(given) if not isinstance(given, dict) else "an object without the text 'op'"

@@ -16,6 +16,7 @@ from gyre.errors import Problem, SpecError, UserError
 from gyre.graph.cycles import find_cycles
 from gyre.graph.dispatching import check_dispatch
 from gyre.graph.hints import list_names, suggest
+from gyre.graph.loop import check_loop
 from gyre.graph.registry import Operator, Port, find_operator
 from gyre.graph.resources import Resources, read_resources
 from gyre.graph.schemas import compare_schemas
@@ -99,6 +100,8 @@ def build_graph(spec: Spec) -> TypedGraph:
     problems.extend(_check_open_ports(spec, operators))
     problems.extend(_check_cycles(spec))
     problems.extend(_check_needed(spec, operators))
+    if len(nodes) == len(spec.ops):
+        problems.extend(check_loop(nodes, edges, {op.name: op.sources.keys() for op in spec.ops.values()}))
     problems.extend(check_dispatch(nodes, resources))
     if problems:
         raise SpecError(problems)
@@ -139,12 +142,11 @@ def _own_check(spec: Spec, node: TypedNode) -> Iterator[Problem]:
         return
     path = f"ops.{node.name}.args"
     try:
-        found = list(node.operator.check(dict(node.settings), spec.base_dir))
+        found = [p._replace(path=f"{path}.{p.path}".rstrip(".")) for p in node.operator.check(dict(node.settings), spec.base_dir) or ()]
     except Exception as error:  # an operator's author may raise anything; here is the boundary that names it
         message = f"the check of operator '{node.operator.name}' fails: {type(error).__name__}: {error}"
-        yield Problem(path, message, "correct the operator's check, or the settings that upset it")
-        return
-    yield from (problem._replace(path=f"{path}.{problem.path}".rstrip(".")) for problem in found)
+        found = [Problem(path, message, "correct the operator's check, or the settings that upset it")]
+    yield from found
 
 
 def _check_scorer(spec: Spec, node: TypedNode) -> Iterator[Problem]:
@@ -269,13 +271,15 @@ def _check_cycles(spec: Spec) -> Iterator[Problem]:
 
 def _check_needed(spec: Spec, operators: Mapping[str, Operator]) -> Iterator[Problem]:
     given = spec.document.get("resources", {})
+    if not isinstance(given, dict):
+        return
     needed_by: dict[str, str] = {}
     for name, operator in operators.items():
         protocols = [need for p in operator.resources.values() for need in NEEDED_BY_PROTOCOL.get(p, ())]
         for need in (*protocols, *NEEDED_BY_OPERATOR.get(operator.name, ())):
             needed_by.setdefault(need, name)
     for need, name in sorted(needed_by.items()):
-        if isinstance(given, dict) and need not in given:
+        if need not in given:
             hint = f"add resources+: {{ {need}: {RESOURCE_EXAMPLES[need]} }}"
             yield Problem(f"resources.{need}", f"'{name}' needs the resource '{need}'", hint)
     engine = spec.resources.get("engine", {})

@@ -170,13 +170,14 @@ def _trajectory(data: RunData, trajectory: TrajectoryRow) -> dict[str, Any]:
 def render_executions(rows: list[dict[str, Any]]) -> RenderableType:
     """Draw the list of executions."""
     from rich.table import Table
+    from rich.text import Text
 
     columns = ("execution_id", "query_id", "v_d", "status", "attempts", "calls", "tokens", "targets", "reward", "step", "seconds")
     table = Table(box=None, header_style="bold", pad_edge=False, title=f"{len(rows)} executions", title_justify="left")
     for name in columns:
         table.add_column(name, no_wrap=name in ("execution_id", "status"), overflow="ellipsis" if name == "query_id" else "fold")
     for row in rows:
-        table.add_row(*(_cell(row[name]) for name in columns))
+        table.add_row(*(Text(_cell(row[name])) for name in columns))
     return table
 
 

@@ -51,9 +51,21 @@ def query(run: Path | str, sql: str) -> pa.Table:
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         try:
-            return connection.sql(sql).to_arrow_table()
+            return _with_own_names(connection.sql(sql).to_arrow_table())
         except duckdb.Error as error:
             raise UserError(f"the query failed: {error}", hint=_hint(error)) from error
+
+
+def _with_own_names(found: pa.Table) -> pa.Table:
+    """Number columns of the same name, `score`, `score_1`: as objects, rows would keep only one of them."""
+    names: list[str] = []
+    for name in found.column_names:
+        number, own = 0, name
+        while own in names or (number and own in found.column_names):
+            number += 1
+            own = f"{name}_{number}"
+        names.append(own)
+    return found.rename_columns(names)
 
 
 def _register(connection: duckdb.DuckDBPyConnection, run_dir: Path, table: str) -> None:

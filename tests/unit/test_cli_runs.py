@@ -52,6 +52,24 @@ def test_inspect_shows_brackets_and_says_null_for_what_is_no_number(tmp_path, ca
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)[0]["seconds"] is None
 
 
+def test_brackets_in_a_table_are_shown_as_they_are(tiny_run, capsys):
+    sql = "SELECT '[main 1] [/b] [red]x' AS said, 1 AS \"[bold]n\""
+    assert run_cli(["query", str(tiny_run), sql]) == 0
+    text = capsys.readouterr().out
+    assert "[main 1] [/b] [red]x" in text
+    assert "[bold]n" in text
+
+
+def test_sums_are_numbers_and_equal_names_lose_no_column(tiny_run, capsys):
+    sql = "SELECT sum(attempts) AS n, avg(0.5::DECIMAL(5, 2)) AS half, 1.25::DECIMAL(5, 2) AS d, 1 AS a, 2 AS a, 3 AS a_1 FROM executions"
+    assert run_cli(["query", str(tiny_run), sql, "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row == {"n": row["n"], "half": 0.5, "d": 1.25, "a": 1, "a_2": 2, "a_1": 3}
+    assert isinstance(row["n"], int)
+    assert run_cli(["query", str(tiny_run), "SELECT 1 AS a, 2 AS a"]) == 0
+    assert capsys.readouterr().out.split()[:4] == ["a", "a_1", "1", "2"]
+
+
 def test_a_bad_query_is_the_users_mistake(tiny_run, capsys):
     assert run_cli(["query", str(tiny_run), "SELEC"]) == 2
     assert run_cli(["query", str(tiny_run / "none"), "SELECT 1"]) == 2

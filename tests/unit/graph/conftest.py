@@ -11,6 +11,7 @@ from gyre.errors import Problem, SpecError
 from gyre.graph.spec import load_spec
 from gyre.graph.typed import build_graph
 
+QUICKSTART = Path(__file__).parents[3] / "pipelines" / "quickstart.jsonnet"
 TOY = """
 local gyre = import 'gyre.libsonnet';
 function(mode='fast', count=3)
@@ -57,6 +58,22 @@ def find_problems(write_pipeline: Callable[[str], Path]) -> Callable[[str], list
     def find(patch: str) -> list[Problem]:
         try:
             build_graph(load_spec(write_pipeline(patch)))
+        except SpecError as error:
+            return error.problems
+        return []
+
+    return find
+
+
+@pytest.fixture
+def find_in_quickstart(tmp_path: Path) -> Callable[[str], list[Problem]]:
+    """The problems of an expression over the quickstart, which it calls `q`."""
+
+    def find(expression: str) -> list[Problem]:
+        path = tmp_path / "pipeline.jsonnet"
+        path.write_text(f"local gyre = import 'gyre.libsonnet'; local q = import '{QUICKSTART}';\n{expression}\n")
+        try:
+            build_graph(load_spec(path))
         except SpecError as error:
             return error.problems
         return []

@@ -62,6 +62,30 @@ def touchy() -> Batch[Task]:
     raise NotImplementedError
 
 
+@op("chatty", check=lambda settings, base_dir: ["this is no problem"])
+def chatty() -> Batch[Task]:
+    """Have a check that answers with texts."""
+    raise NotImplementedError
+
+
+@op("quiet", check=lambda settings, base_dir: None)
+def quiet() -> Batch[Task]:
+    """Have a check that answers nothing where nothing is wrong."""
+    raise NotImplementedError
+
+
+class Nameless(Record):
+    """A record whose schema nobody wrote."""
+
+    schema_name = "nameless.v1"
+
+
+@op("nameless")
+def nameless() -> Batch[Nameless]:
+    """Emit records without a schema."""
+    raise NotImplementedError
+
+
 @op("narrow_tasks")
 def narrow_tasks() -> Batch[NarrowTask]:
     """Emit tasks that lack a column."""

@@ -87,8 +87,9 @@ def test_a_missing_file_is_named(tmp_path):
     assert "there is no pipeline file" in problem.message
 
 
-def test_a_file_that_is_not_text_is_named(tmp_path):
-    (tmp_path / "p.jsonnet").write_bytes(b"\xff\xfe{}")
+@pytest.mark.parametrize("content", [b"\xff\xfe{}", b"{ a: '\x00' }"])
+def test_a_file_that_is_not_text_is_named(content, tmp_path):
+    (tmp_path / "p.jsonnet").write_bytes(content)
     assert problem_of(tmp_path / "p.jsonnet").message == "the file is not text in UTF-8"
 
 
@@ -102,6 +103,8 @@ def test_a_folder_is_not_a_file(tmp_path):
         ("{ a: 1,\n  b: , }", ":2:6", 'unexpected: "," while parsing terminal'),
         ("{ a: 1,\n  b: self.c }", ":2:6", "field does not exist: c"),
         ("local x = 1;\n{ a: error 'no luck' }", ":2:6", "no luck"),
+        ("{ a: b }", ":1:6", "Unknown variable: b"),
+        ("import 'p.jsonnet'", ":1:1", "max stack frames exceeded"),
         ("import 'none.libsonnet'", ":1:1", "couldn't open import"),
         ("function(a) { a: a }", "", "parameter 'a' of the pipeline has no value"),
         ("{ f: function(x) x }", ":1:6", "couldn't manifest function"),
@@ -118,6 +121,30 @@ def test_an_error_names_file_line_and_column(tmp_path, text, place, message):
 def test_an_error_in_an_imported_file_is_found_there(tmp_path):
     write(tmp_path / "sub/b.libsonnet", "{\n  a: 1 +\n}")
     assert problem_of(write(tmp_path / "p.jsonnet", "import 'sub/b.libsonnet'")).path == f"{tmp_path}/sub/b.libsonnet:3:1"
+
+
+def test_names_of_files_may_have_blanks_and_colons(tmp_path):
+    path = write(tmp_path / "my pipeline: 2.jsonnet", "import 'sub folder/b c.libsonnet'")
+    write(tmp_path / "sub folder/b c.libsonnet", "{\n  a: 1 +\n}")
+    assert problem_of(path).path == f"{tmp_path}/sub folder/b c.libsonnet:3:1"
+    write(tmp_path / "sub folder/b c.libsonnet", "{\n  a: error 'no luck',\n}")
+    assert problem_of(path).path == f"{tmp_path}/sub folder/b c.libsonnet:2:6"
+    write(path, "{\n  a: error 'no luck',\n}")
+    assert problem_of(path).path == f"{path}:2:6"
+
+
+def test_a_wrong_call_inside_the_file_is_not_taken_for_a_wrong_setting(tmp_path):
+    path = write(tmp_path / "p.jsonnet", "local base(seed=0) = seed;\nfunction(lr=1) base(lr=lr)")
+    problem = problem_of(path, {"lr": "2"})
+    assert (problem.path, problem.message) == (f"{path}:2:16", "function has no parameter lr")
+    path = write(tmp_path / "q.jsonnet", "local base(seed) = seed;\nfunction(lr=1) base()")
+    problem = problem_of(path, {"lr": "2"})
+    assert (problem.path, problem.message) == (f"{path}:2:16", "function parameter seed not bound in call.")
+
+
+def test_a_number_that_json_cannot_hold_stays_a_string(tmp_path):
+    path = write(tmp_path / "p.jsonnet", "function(a=1, b=2) [a, b]")
+    assert evaluate_file(path, {"a": "1e999", "b": "[1e999, 0.5, 2]"}).document == ["1e999", ["1e999", 0.5, 2]]
 
 
 def test_parameter_names_are_read_from_the_top_function():

@@ -77,6 +77,21 @@ def test_a_module_that_fails_to_import_is_named(tmp_path, monkeypatch):
         find_operator("graph_needy_ops:x")
 
 
+def test_a_module_that_is_a_script_is_named_and_does_not_end_the_command(tmp_path, monkeypatch):
+    (tmp_path / "graph_script_ops.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="importing graph_script_ops fails: SystemExit: 0"):
+        find_operator("graph_script_ops:x")
+
+
+def test_what_a_module_prints_stays_out_of_stdout(tmp_path, monkeypatch, capsys):
+    lines = "from gyre.records import Batch, Task, op\nprint('hello')\n@op('x')\ndef x() -> Batch[Task]: ...\n"
+    (tmp_path / "graph_loud_ops.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_operator("graph_loud_ops:x").name == "graph_loud_ops:x"
+    assert tuple(capsys.readouterr()) == ("", "hello\n")
+
+
 def install(folder: Path, *, distribution: str, entries: str) -> None:
     """Lay out what an installer would: metadata of a distribution with entry points."""
     info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"

@@ -192,7 +192,43 @@ CASES = {
     ),
     "name that is none": (
         "{ name: 3 }",
-        ("name", "a pipeline's name is a text without '/', this is the number 3", "write gyre.pipeline('my_pipeline') { … }"),
+        (
+            "name",
+            "a pipeline's name is a text without '/' that can name a folder, this is the number 3",
+            "write gyre.pipeline('my_pipeline') { … }",
+        ),
+    ),
+    "name that leads out of the folder of runs": (
+        "{ name: '..' }",
+        (
+            "name",
+            "a pipeline's name is a text without '/' that can name a folder, this is the text '..'",
+            "write gyre.pipeline('my_pipeline') { … }",
+        ),
+    ),
+    "resources that are no object": (
+        "{ resources: null }",
+        ("resources", "resources is an object, this is null", "write resources: { cells: gyre.cells({…}), engine: gyre.engine('local') }"),
+    ),
+    "an operator's check that answers with something else": (
+        "{ ops+: { more: gyre.op('graph_toy_ops:chatty') } }",
+        (
+            "ops.more.args",
+            "the check of operator 'graph_toy_ops:chatty' fails: AttributeError: 'str' object has no attribute '_replace'",
+            "correct the operator's check, or the settings that upset it",
+        ),
+    ),
+    "record without a schema": (
+        "{ ops+: { more: gyre.op('graph_toy_ops:nameless') } }",
+        (
+            "ops.more.op",
+            "operator 'graph_toy_ops:nameless': record Nameless has no schema 'nameless.v1'",
+            "use a record of gyre.records, or give the class a method schema() that returns its Arrow schema",
+        ),
+    ),
+    "module without an operator's name": (
+        "{ ops+: { more: gyre.op('graph_toy_ops:') } }",
+        ("ops.more.op", "'graph_toy_ops:' is not of the form module:operator", "write e.g. 'my_ops:brevity'"),
     ),
 }
 
@@ -201,6 +237,10 @@ CASES = {
 def test_a_mistake_gives_one_problem_with_its_place_and_a_hint(case, find_problems):
     patch, expected = CASES[case]
     assert [tuple(problem) for problem in find_problems(patch)] == [expected]
+
+
+def test_a_check_may_answer_nothing(find_problems):
+    assert find_problems("{ ops+: { more: gyre.op('graph_toy_ops:quiet') } }") == []
 
 
 def test_all_problems_come_at_once(find_problems):
