@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,11 +112,29 @@ def closed_executions(store: RunStore, tasks: Mapping[str, Mapping[str, Any]]) -
 async def _score_all(scorer: BoundScorer, name: str, closed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row in track(closed, description=f"scoring with {name}", console=Console(stderr=True), transient=True):
-        answered = await scorer(Batch.of(ClosedExecution, [row]))
-        found += [{**a, "designated": False, "reason": f"{name}: {a['reason']}"} for a in answered.rows()]
+        try:
+            answered = (await scorer(Batch.of(ClosedExecution, [row]))).rows()
+        except Exception as error:  # of this workspace alone: the scores of all others are not lost to it
+            answered = [_failed(row, f"the scorer failed: {type(error).__name__}: {error}")]
+        found += [{**a, "designated": False, "reason": f"{name}: {a['reason']}"} for a in answered]
     if not found:
         raise RunError(f"scorer {name} answered for no execution")
     return found
+
+
+def _failed(row: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    return {
+        "execution_id": row["execution_id"],
+        "attempt": row["attempt"],
+        "valid": False,
+        "score": None,
+        "reason": reason,
+        "artifact_version": row["artifact_version"],
+        "artifact_ref": row["workspace"],
+        "branch": "",
+        "try": 1,
+        "created_at_s": time.time(),
+    }
 
 
 def _report(store: RunStore, name: str, found: list[dict[str, Any]], as_json: bool) -> int:

@@ -145,6 +145,8 @@ def _drive(
     code, message = 0, ""
     with _terminated_like_interrupted(), Progress(plan, run_dir, quiet=as_json) as progress:
         try:
+            if state is not None:
+                progress.catch_up(store.read("steps").sort_by("version").to_pylist())
             for notice in _notices(graph):
                 progress.say(notice)
             progress.say("starting Ray, cells and operators")
@@ -209,9 +211,10 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Finish stopping also when the user is impatient; a second kill -9 is still possible, and safe."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Finish stopping also when the user, or whoever sends SIGTERM, is impatient; a kill -9 is still possible, and safe."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
