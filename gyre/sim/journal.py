@@ -58,7 +58,7 @@ class Journal:
     busy_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Time that each cell worked on micro-steps."""
     length_s: float = 0.0
-    """Rollout work of consumed groups, in seconds of one place in a full engine."""
+    """Rollout work of consumed groups (in an evaluation, of closed ones), in seconds of one place in a full engine."""
     train_rank_s: float = 0.0
     """Training work of consumed groups."""
     role_changes: int = 0

@@ -2,7 +2,7 @@
 
 Performs the scheduler's decisions about executions and tells it what follows. An execution ends by itself, at the harness deadline, by
 cancellation or by a crash; its outcome follows after the evaluation, or at the end of the overall budget. A group is ready with the
-last outcome of its executions.
+last outcome of its executions, or at N valid ones once the harnesses of its surplus have ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ class _OpenGroup:
     draw: GroupDraw
     num_open: int
     """Executions without an outcome."""
+    num_running: int
+    """Executions whose harness has not ended."""
+    num_valid: int = 0
+    """Valid outcomes so far."""
     longest_s: float = 0.0
+    is_ready: bool = False
 
 
 class RolloutModel:
@@ -121,7 +126,7 @@ class RolloutModel:
         draw = self._workload.draw(index)
         group_id = f"g{index:06d}"
         ids = tuple(f"{group_id}-{number:02d}" for number in range(len(draw.lengths_s)))
-        self._groups[group_id] = _OpenGroup(draw, len(ids))
+        self._groups[group_id] = _OpenGroup(draw, len(ids), len(ids))
         self._tell(self._scheduler.admitted, group_id, index, ids, version, expected_s=draw.expected_s)
 
     def _reach_deadline(self, running: Running) -> None:
@@ -131,12 +136,14 @@ class RolloutModel:
         self._finish(running, "failed")
 
     def _cancel(self, execution_id: str) -> None:
-        running = self._running.get(execution_id)
+        running, known = self._running.get(execution_id), self._scheduler.ledger.executions.get(execution_id)
         if running is not None:
             self._finish(running, "cancelled")
-        elif self._scheduler.ledger.executions[execution_id].status == "queued":
+        elif known is not None and known.status == "queued":  # else it has ended, and its group may be consumed
+            group_id = execution_id.rpartition("-")[0]
+            self._groups[group_id].num_running -= 1
             self._tell(self._scheduler.finished, execution_id, "cancelled")
-            self._count_outcome(execution_id.rpartition("-")[0])
+            self._count_outcome(group_id, is_valid=False)
 
     def _look_for_end(self, appointment: tuple[EngineModel, int]) -> None:
         engine, number = appointment
@@ -155,7 +162,9 @@ class RolloutModel:
         self._journal.slot_s += duration_s
         self._journal.ends[status] += 1
         self._await_outcome(running, status, duration_s)
+        self._groups[running.group_id].num_running -= 1
         self._tell(self._scheduler.finished, running.execution_id, status)
+        self._tell_ready(running.group_id)
 
     def _await_outcome(self, running: Running, status: str, duration_s: float) -> None:
         s = self._settings
@@ -192,14 +201,25 @@ class RolloutModel:
         running, status = closed
         if self._config.oversample and status != "cancelled":
             self._tell(self._scheduler.assessed, running.execution_id, valid=not running.is_unresolved)
-        self._count_outcome(running.group_id)
+        self._count_outcome(running.group_id, is_valid=status != "cancelled" and not running.is_unresolved)
 
-    def _count_outcome(self, group_id: str) -> None:
+    def _count_outcome(self, group_id: str, *, is_valid: bool) -> None:
+        group = self._groups.get(group_id)
+        if group is not None:  # else a step has taken it: its N valid outcomes were enough
+            group.num_open -= 1
+            group.num_valid += is_valid
+            self._tell_ready(group_id)
+
+    def _tell_ready(self, group_id: str) -> None:
         group = self._groups[group_id]
-        group.num_open -= 1
-        if group.num_open == 0:
-            self._journal.group_maxima_s.append(group.longest_s)
-            self._tell(self._scheduler.group_ready, group_id)
+        has_enough = group.num_valid >= self._config.group_size and group.num_running == 0
+        if group.is_ready or (group.num_open and not has_enough):
+            return
+        group.is_ready = True
+        self._journal.group_maxima_s.append(group.longest_s)
+        if not self._config.train:
+            self._journal.length_s += group.draw.work_s
+        self._tell(self._scheduler.group_ready, group_id)
 
     # ---- engines ---------------------------------------------------------------------------------------------------------------
 
@@ -233,6 +253,10 @@ class RolloutModel:
             if end_s is not None:
                 self._clock.at(end_s, self._look_for_end, (engine, engine.stale_before))
         self._changed.clear()
+
+    def close(self) -> None:
+        """The simulation ends: what still runs has held its place until now."""
+        self._journal.slot_s += sum(self._clock.now_s - running.launched_s for running in self._running.values())
 
     def describe_waiting(self) -> str:
         """Who holds a place and who waits for one, for an error."""

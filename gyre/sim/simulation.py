@@ -100,6 +100,7 @@ class Simulation:
             self._advance()
             if self.failure:
                 raise SimulationError(f"the simulated run stopped: {self.failure}")
+        self.rollout.close()
         self.journal.close(now_s=self.clock.now_s)
         return Outcome.of(self.setting, scheduler=self.scheduler, journal=self.journal, end_s=self.clock.now_s)
 

@@ -6,6 +6,7 @@ very same queries: differences between them are theirs, not the draw's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
@@ -27,7 +28,7 @@ class GroupDraw:
     expected_s: float
     """What is thought about that before it runs, in seconds."""
     work_s: float
-    """Rollout work of the whole group, in seconds of one place in a full engine."""
+    """Least rollout work of the group, its N shortest executions, in seconds of one place in a full engine."""
     train_rank_s: float
     """Rank-seconds of training on the whole group."""
 
@@ -65,11 +66,11 @@ class Workload:
             is_unresolved=tuple((rng.random(self._num_executions) < share).tolist()) if share else (False,) * self._num_executions,
             query_s=mean_s,
             expected_s=mean_s * exp(normals[1] * s.estimate_spread),
-            work_s=self._work_of(lengths_s),
+            work_s=self._work_of(sorted(lengths_s)[: self._group_size]),
             train_rank_s=self._training_of(lengths_s[: self._group_size]),
         )
 
-    def _work_of(self, lengths_s: tuple[float, ...]) -> float:
+    def _work_of(self, lengths_s: Sequence[float]) -> float:
         """Length that is generated: nothing is after the harness deadline, which a full engine reaches first."""
         limit = self.settings.deadline_s or float("inf")
         return sum(min(length, limit) for length in lengths_s)

@@ -98,6 +98,44 @@ def test_an_unresolved_execution_holds_its_group_and_no_place() -> None:
     assert outcome.rollout_utilisation < 0.1
 
 
+def test_an_oversampled_group_waits_for_no_outcome_that_it_does_not_need() -> None:
+    """As in a live run: with N valid outcomes it is ready once its harnesses have ended, whatever the surplus is still waiting for."""
+    config = replace(SETTING.config, group_size=1, oversample=3, cells=(16, 16))
+    workload = replace(SETTING.workload, budget_s=1e6, unresolved_share=0.1, query_spread=0.0)
+    simulation = Simulation(replace(SETTING, config=config, workload=workload))
+    assert simulation.run().duration_s < 1e3
+    assert simulation.journal.ends["unresolved"] > 0
+    assert set(simulation.scheduler.counters) == {16 * 4}
+
+
+def test_a_surplus_that_ends_at_the_moment_of_its_cancellation_is_let_be() -> None:
+    config = SchedulerConfig(groups_per_step=2, group_size=2, oversample=1, steps=None, cells=(1, 1), standalone=(2,), rho_min=0.1)
+    workload = WorkloadSettings(execution_s=1.0, query_spread=0.0, execution_spread=0.0, train_rank_s=0.0, microsteps_per_group=1)
+    assert len(Simulation(SimSetting(config=config, workload=workload, steps=1, num_ranks=(1, 1))).run().steps) == 1
+
+
+def test_the_work_bound_of_an_oversampled_group_is_its_shortest_executions() -> None:
+    settings = WorkloadSettings(execution_s=10.0, deadline_s=12.0)
+    draw = Workload(settings, group_size=2, executions_per_group=5, seed=1).draw(0)
+    assert draw.work_s == pytest.approx(sum(min(length, 12.0) for length in sorted(draw.lengths_s)[:2]))
+
+
+def test_what_still_runs_at_the_end_has_held_a_place() -> None:
+    """Three executions of 10 s in two places, a step of 5 s on the first: the third has run for 5 s when the simulation stops."""
+    config = SchedulerConfig(
+        groups_per_step=1, group_size=1, phi=2.0, mu=1, steps=None, cells=(1,), standalone=(2,), policy="async", train_cells=1
+    )
+    workload = WorkloadSettings(execution_s=10.0, query_spread=0.0, execution_spread=0.0, train_rank_s=5.0)
+    outcome = Simulation(SimSetting(config=config, workload=workload, steps=1, num_ranks=(1,))).run()
+    assert outcome.duration_s == pytest.approx(15.0)
+    assert outcome.rollout_utilisation == pytest.approx((10 + 10 + 5) / (2 * 15))
+
+
+def test_an_evaluation_has_a_work_bound() -> None:
+    config = replace(SETTING.config, train=False)
+    assert Simulation(replace(SETTING, config=config)).run().over_work_bound >= 1
+
+
 def test_evaluators_take_turns() -> None:
     workload = replace(SETTING.workload, query_spread=0.0, execution_spread=0.0, evaluation_s=7.0, evaluation_slots=1)
     outcome = Simulation(replace(SETTING, workload=workload)).run()

@@ -71,6 +71,6 @@ def test_an_open_horizon_stops_at_its_step_and_keeps_the_staleness_identity(sett
 @given(setting=sim_settings())
 @settings(max_examples=20, deadline=None)
 def test_nothing_is_faster_than_the_work_bound(setting: SimSetting) -> None:
-    if setting.workload.contention or len(set(setting.config.cells)) > 1 or len(set(setting.num_ranks)) > 1 or setting.config.oversample:
+    if setting.workload.contention or len(set(setting.config.cells)) > 1 or len(set(setting.num_ranks)) > 1:
         return
     assert Simulation(setting).run().over_work_bound >= 1 - 1e-9
