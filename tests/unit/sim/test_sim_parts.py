@@ -149,6 +149,18 @@ def test_a_standstill_names_who_waits_for_what(monkeypatch: pytest.MonkeyPatch) 
         simulation.run()
 
 
+def test_a_circle_in_which_no_time_passes_is_a_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gyre.sim.simulation.MAX_EVENTS_WITHOUT_TIME", 1000)
+    simulation = Simulation(SETTING)
+
+    def again(_: object) -> None:
+        simulation.clock.after(0.0, again)
+
+    again(None)
+    with pytest.raises(SimulationError, match="stands still at 0 s"):
+        simulation.run()
+
+
 @pytest.mark.parametrize(
     ("changed", "path"),
     [
