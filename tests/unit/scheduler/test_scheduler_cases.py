@@ -345,6 +345,8 @@ def test_the_supply_check_rounds_the_share_up_as_it_is_written(rho_min: float, g
     assert make(rho_min=rho_min, groups_per_step=groups).min_ready_groups == expected
 
 
-@pytest.mark.parametrize(("phi", "groups", "expected"), [(0.145, 100, 15), (0.29, 50, 15), (0.5, 7, 4), (0.49, 1, 0), (1.5, 3, 5), (1, 4, 4)])
+@pytest.mark.parametrize(
+    ("phi", "groups", "expected"), [(0.145, 100, 15), (0.29, 50, 15), (0.5, 7, 4), (0.49, 1, 0), (1.5, 3, 5), (1, 4, 4)]
+)
 def test_extra_dispatch_is_rounded_half_up_as_it_is_written(phi: float, groups: int, expected: int) -> None:
     assert make(phi=phi, groups_per_step=groups).extra_groups == expected

@@ -13,7 +13,6 @@ from gyre.scheduler.config import SchedulerConfig, cell_engine, standalone_engin
 from gyre.sim.faults import Faults
 from gyre.sim.simulation import SimSetting, Simulation
 
-
 MOST_ADVANCES = 100_000
 """Far more than any of these settings needs: a run that stands still while engines go on breaking has no other end."""
 
