@@ -136,10 +136,10 @@ class RolloutModel:
         self._finish(running, "failed")
 
     def _cancel(self, execution_id: str) -> None:
-        running = self._running.get(execution_id)
+        running, known = self._running.get(execution_id), self._scheduler.ledger.executions.get(execution_id)
         if running is not None:
             self._finish(running, "cancelled")
-        elif self._scheduler.ledger.executions[execution_id].status == "queued":
+        elif known is not None and known.status == "queued":  # else it has ended, and its group may be consumed
             group_id = execution_id.rpartition("-")[0]
             self._groups[group_id].num_running -= 1
             self._tell(self._scheduler.finished, execution_id, "cancelled")

@@ -67,6 +67,7 @@ class Simulation:
         self.failure = ""
         """Why the scheduler stopped the run; empty: it did not."""
         self._is_finished = False
+        self._num_at_this_instant = 0
         self._performers: dict[type[d.Decision], Callable[[Any], None]] = {
             d.Dispatch: self.rollout.dispatch,
             d.Launch: self.rollout.launch,
@@ -115,7 +116,11 @@ class Simulation:
         next_s = self.clock.next_s
         if wake_s is not None and (next_s is None or wake_s < next_s):
             self.clock.at(wake_s, lambda _: self.tell(self.scheduler.tick))
+        before_s = self.clock.now_s
         if not self.clock.advance():
+            raise SimulationError(self._describe_deadlock())
+        self._num_at_this_instant = self._num_at_this_instant + 1 if self.clock.now_s == before_s else 0
+        if self._num_at_this_instant > MAX_EVENTS_WITHOUT_TIME:
             raise SimulationError(self._describe_deadlock())
         self._after_event()
 

@@ -129,9 +129,8 @@ def _cell_counts(setting: SimSetting) -> Sequence[Change]:
     changes: list[Change] = []
     for factor in (2, 1 / 2):
         count, places, of_cell = len(cells) * factor, cells[0] / factor, ranks[0] / factor
-        if min(count - _num_never_training(setting.config), places, of_cell) >= 1 and all(
-            float(x).is_integer() for x in (count, places, of_cell)
-        ):
+        is_whole = all(float(number).is_integer() for number in (count, places, of_cell))
+        if is_whole and min(count - _num_never_training(setting.config), places, of_cell) >= 1:
             changed = {"cells": (int(places),) * int(count), "num_ranks": (int(of_cell),) * int(count)}
             changes.append((f"{int(count)} cells of {int(of_cell)} ranks and {int(places)} places", changed))
     return changes

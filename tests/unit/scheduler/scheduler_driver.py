@@ -270,6 +270,9 @@ class Driver:
         assert decision.group_id not in self.run.consumed
         assert decision.group_id not in {g for g, _ in self._step_groups}, "consumed twice"
         assert self.run.is_ready(decision.group_id)
+        taken = {*self.run.consumed, *(group_id for group_id, _ in self._step_groups)}
+        others = [group[1] for group_id, group in self.run.groups.items() if group_id not in taken and self.run.is_ready(group_id)]
+        assert self.run.groups[decision.group_id][1] == min(others), "an older group was ready"
         assert decision.version == self.scheduler.version + 1
         self._step_groups.append((decision.group_id, self.run.groups[decision.group_id][1]))
         assert decision.last == (len(self._step_groups) == self.config.groups_per_step)

@@ -212,6 +212,32 @@ def test_a_lost_rollout_cell_parks_its_executions_until_a_place_is_free() -> Non
     assert reroute.moves == ((parked, "cell0"),)
 
 
+def test_the_last_satellite_comes_back_where_no_other_cell_can_serve() -> None:
+    s = Scheduler(make(groups_per_step=3, steps=1, mu=1, cells=(9, 9, 9), rho_min=0.1))
+    begin(s)
+    assert [x.cell for x in end_group(s, 0) if isinstance(x, d.ToTraining)] == [0, 1]
+    s.switched_to_training(0, now_s=2.0)
+    s.switched_to_training(1, now_s=2.0)
+    assert (s.members, s.find_route("g1-0")) == ((0, 1), "cell2")
+    rescue = s.cell_lost(2, now_s=3.0)
+    assert kinds(rescue) == ["CloseWindow", "Discard", "ToRollout"]
+    assert (rescue[1].cells, rescue[2].cell) == ((1,), 1)
+    (reroute,) = s.switched_to_rollout(1, now_s=4.0)
+    assert set(reroute.moves) == {("g1-0", "cell1"), ("g2-0", "cell1")}
+    (fail,) = s.cell_lost(1, now_s=5.0)
+    assert fail.reason == "no cell is left to serve 2 executions: resume the run with more cells"
+
+
+def test_a_burst_that_has_its_groups_needs_no_rescue() -> None:
+    """The last rollout cell is lost, and every group of the burst has ended: the others wait for its end, not the run."""
+    s = Scheduler(make(groups_per_step=1, steps=2, mu=1, phi=1.0, cells=(9, 9)))
+    begin(s)
+    assert kinds(end_group(s, 0)) == ["ToTraining"]
+    s.switched_to_training(0, now_s=2.0)
+    assert kinds(s.cell_lost(1, now_s=3.0)) == []
+    assert kinds(s.want_group(now_s=3.0)) == ["Consume"]
+
+
 def test_a_returning_engine_accepts_only_once_the_publication_is_confirmed() -> None:
     s = Scheduler(make(mu=1, steps=3, cells=(1, 1), rho_min=0.5))
     begin(s)

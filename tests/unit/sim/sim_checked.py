@@ -13,6 +13,9 @@ from gyre.scheduler.config import SchedulerConfig, cell_engine, standalone_engin
 from gyre.sim.faults import Faults
 from gyre.sim.simulation import SimSetting, Simulation
 
+MOST_ADVANCES = 100_000
+"""Far more than any of these settings needs: a run that stands still while engines go on breaking has no other end."""
+
 
 class CheckedSimulation(Simulation):
     """Compares with books of its own, which know nothing of the scheduler's."""
@@ -20,10 +23,16 @@ class CheckedSimulation(Simulation):
     def __init__(self, setting: SimSetting) -> None:
         super().__init__(setting)
         config = setting.config
+        self.num_advances = 0
         self.consumed: list[str] = []
         self.is_down: set[str] = set()
         self.capacities = {cell_engine(i): c for i, c in enumerate(config.cells)}
         self.capacities |= {standalone_engine(i): c for i, c in enumerate(config.standalone)}
+
+    def _advance(self) -> None:
+        self.num_advances += 1
+        assert self.num_advances < MOST_ADVANCES, f"the run does not end: {self._describe_deadlock()}"
+        super()._advance()
 
     def tell(self, event: Callable[..., tuple[d.Decision, ...]], *args: Any, **kwargs: Any) -> None:
         if event.__name__ == "engine_down":

@@ -108,6 +108,12 @@ def test_an_oversampled_group_waits_for_no_outcome_that_it_does_not_need() -> No
     assert set(simulation.scheduler.counters) == {16 * 4}
 
 
+def test_a_surplus_that_ends_at_the_moment_of_its_cancellation_is_let_be() -> None:
+    config = SchedulerConfig(groups_per_step=2, group_size=2, oversample=1, steps=None, cells=(1, 1), standalone=(2,), rho_min=0.1)
+    workload = WorkloadSettings(execution_s=1.0, query_spread=0.0, execution_spread=0.0, train_rank_s=0.0, microsteps_per_group=1)
+    assert len(Simulation(SimSetting(config=config, workload=workload, steps=1, num_ranks=(1, 1))).run().steps) == 1
+
+
 def test_the_work_bound_of_an_oversampled_group_is_its_shortest_executions() -> None:
     settings = WorkloadSettings(execution_s=10.0, deadline_s=12.0)
     draw = Workload(settings, group_size=2, executions_per_group=5, seed=1).draw(0)
@@ -140,6 +146,18 @@ def test_a_standstill_names_who_waits_for_what(monkeypatch: pytest.MonkeyPatch) 
     simulation = Simulation(SETTING)
     monkeypatch.setitem(simulation._performers, __import__("gyre.scheduler.decisions", fromlist=["Publish"]).Publish, lambda decision: None)
     with pytest.raises(SimulationError, match=r"stands still at \d+ s: after version 2 the burst is in phase 'publishing'.*cell0 serves 0"):
+        simulation.run()
+
+
+def test_a_circle_in_which_no_time_passes_is_a_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gyre.sim.simulation.MAX_EVENTS_WITHOUT_TIME", 1000)
+    simulation = Simulation(SETTING)
+
+    def again(_: object) -> None:
+        simulation.clock.after(0.0, again)
+
+    again(None)
+    with pytest.raises(SimulationError, match="stands still at 0 s"):
         simulation.run()
 
 
