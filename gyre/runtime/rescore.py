@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,11 +112,20 @@ def closed_executions(store: RunStore, tasks: Mapping[str, Mapping[str, Any]]) -
 async def _score_all(scorer: BoundScorer, name: str, closed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row in track(closed, description=f"scoring with {name}", console=Console(stderr=True), transient=True):
-        answered = await scorer(Batch.of(ClosedExecution, [row]))
-        found += [{**a, "designated": False, "reason": f"{name}: {a['reason']}"} for a in answered.rows()]
+        found += [{**a, "designated": False, "reason": f"{name}: {a['reason']}"} for a in await _ask(scorer, row)]
     if not found:
         raise RunError(f"scorer {name} answered for no execution")
     return found
+
+
+async def _ask(scorer: BoundScorer, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Ask once. A scorer that fails has not scored, as in a run: that is a reason, not a crash."""
+    try:
+        return (await scorer(Batch.of(ClosedExecution, [row]))).rows()
+    except Exception as error:
+        same = {name: row[name] for name in ("execution_id", "attempt", "artifact_version")}
+        said = {"valid": False, "score": None, "reason": f"the scorer failed: {type(error).__name__}: {error}"}
+        return [{**same, **said, "artifact_ref": row["workspace"], "branch": "", "try": 1, "created_at_s": time.time()}]
 
 
 def _report(store: RunStore, name: str, found: list[dict[str, Any]], as_json: bool) -> int:
