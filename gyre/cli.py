@@ -23,6 +23,7 @@ from gyre.errors import GyreError, UserError
 
 if TYPE_CHECKING:
     from gyre.graph.plan import Plan
+    from gyre.graph.registry import Operator
     from gyre.graph.spec import Spec
     from gyre.graph.typed import TypedGraph
 
@@ -43,6 +44,8 @@ def run_cli(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
+        if as_json:
+            print_json({"ok": False, "error": "interrupted", "hint": ""})
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except click.UsageError as error:
@@ -314,7 +317,13 @@ def ops(name: str | None, as_json: bool) -> int:
         else:
             click.echo(render_operator(operator), nl=False)
         return EXIT_DONE
-    found = [find_operator(known) for known in list_operators()]
+    found: list[Operator] = []
+    for known in list_operators():
+        try:
+            found.append(find_operator(known))
+        except UserError as error:
+            # A package that is broken must not hide the operators of all others.
+            click.echo(f"note: '{known}' cannot be used: {error}", err=True)
     if as_json:
         print_json([operator_document(operator) for operator in found])
     else:

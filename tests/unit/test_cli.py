@@ -103,6 +103,23 @@ def test_a_failed_run_is_exit_code_1_and_an_interrupted_one_130(monkeypatch, cap
         assert capsys.readouterr().err.strip() in ("error: disk full", "interrupted")
 
 
+def test_an_interrupted_command_is_one_json_document_too(monkeypatch, capsys):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gyre.graph.registry.list_operators", interrupt)
+    code, document = in_json(capsys, "ops")
+    assert (code, document) == (130, {"ok": False, "error": "interrupted", "hint": ""})
+
+
+def test_a_package_that_is_broken_does_not_hide_other_operators(monkeypatch, capsys):
+    monkeypatch.setattr("gyre.graph.registry.list_operators", lambda: ["pack", "no_such_module_here:x"])
+    assert run_cli(["ops"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("pack ")
+    assert "note: 'no_such_module_here:x' cannot be used: there is no module no_such_module_here" in captured.err
+
+
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_every_command_has_help_with_an_example_and_takes_json(name, capsys):
     assert run_cli([name, "--help"]) == 0
