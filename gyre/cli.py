@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -82,6 +83,15 @@ set_option = click.option(
 )
 pipeline_argument = click.argument("pipeline", type=click.Path(path_type=Path))
 run_argument = click.argument("run", type=click.Path(path_type=Path))
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers; 'nan', which is in every range, and 'inf' are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the number."""
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a finite number", param, ctx)
 
 
 class ExampleCommand(click.Command):
@@ -174,7 +184,7 @@ def plan(pipeline: Path, settings: dict[str, str], form: str, as_json: bool) -> 
 @set_option
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Directory of the run.  [default: runs/PIPELINE/UTC-TIME]")
 @click.option("--resume", is_flag=True, help="Continue the interrupted run in --run-dir.")
-@click.option("--stop-after-hours", type=click.FloatRange(min=0, min_open=True), help="Stop, resumable, after so many hours.")
+@click.option("--stop-after-hours", type=FiniteRange(min=0, min_open=True), help="Stop, resumable, after so many hours.")
 @json_option
 def run(
     pipeline: Path,
@@ -218,7 +228,7 @@ def simulate(pipeline: Path, settings: dict[str, str], compare: bool, from_run: 
 @command("gyre tune pipelines/quickstart.jsonnet --staleness 1.5")
 @pipeline_argument
 @set_option
-@click.option("--staleness", type=click.FloatRange(min=0), required=True, help="Mean staleness that is allowed.")
+@click.option("--staleness", type=FiniteRange(min=0), required=True, help="Mean staleness that is allowed.")
 @click.option("--from", "from_run", type=click.Path(path_type=Path), help="Fit the workload to a run's store.")
 @json_option
 def tune(pipeline: Path, settings: dict[str, str], staleness: float, from_run: Path | None, as_json: bool) -> int:

@@ -76,6 +76,9 @@ def test_five_mistakes_give_five_problems_with_their_paths(capsys):
         (["bench", "no_such_benchmark"], 2, "there is no benchmark"),
         (["run", QUICKSTART, "--resume"], 2, "--run-dir"),
         (["run", QUICKSTART, "--stop-after-hours", "0"], 2, "x>0"),
+        (["run", QUICKSTART, "--stop-after-hours", "nan"], 2, "not a finite number"),
+        (["tune", QUICKSTART, "--staleness", "nan"], 2, "not a finite number"),
+        (["tune", QUICKSTART, "--staleness", "inf"], 2, "not a finite number"),
     ],
 )
 def test_a_users_mistake_is_a_sentence_and_exit_code_2(arguments, code, word, capsys):
