@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from gyre.errors import GyreError, UserError
 
 if TYPE_CHECKING:
     from gyre.graph.plan import Plan
+    from gyre.graph.registry import Operator
     from gyre.graph.spec import Spec
     from gyre.graph.typed import TypedGraph
 
@@ -43,6 +45,8 @@ def run_cli(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
+        if as_json:
+            print_json({"ok": False, "error": "interrupted", "hint": ""})
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except click.UsageError as error:
@@ -79,6 +83,15 @@ set_option = click.option(
 )
 pipeline_argument = click.argument("pipeline", type=click.Path(path_type=Path))
 run_argument = click.argument("run", type=click.Path(path_type=Path))
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers; 'nan', which is in every range, and 'inf' are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the number."""
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a finite number", param, ctx)
 
 
 class ExampleCommand(click.Command):
@@ -171,7 +184,7 @@ def plan(pipeline: Path, settings: dict[str, str], form: str, as_json: bool) -> 
 @set_option
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Directory of the run.  [default: runs/PIPELINE/UTC-TIME]")
 @click.option("--resume", is_flag=True, help="Continue the interrupted run in --run-dir.")
-@click.option("--stop-after-hours", type=click.FloatRange(min=0, min_open=True), help="Stop, resumable, after so many hours.")
+@click.option("--stop-after-hours", type=FiniteRange(min=0, min_open=True), help="Stop, resumable, after so many hours.")
 @json_option
 def run(
     pipeline: Path,
@@ -215,7 +228,7 @@ def simulate(pipeline: Path, settings: dict[str, str], compare: bool, from_run: 
 @command("gyre tune pipelines/quickstart.jsonnet --staleness 1.5")
 @pipeline_argument
 @set_option
-@click.option("--staleness", type=click.FloatRange(min=0), required=True, help="Mean staleness that is allowed.")
+@click.option("--staleness", type=FiniteRange(min=0), required=True, help="Mean staleness that is allowed.")
 @click.option("--from", "from_run", type=click.Path(path_type=Path), help="Fit the workload to a run's store.")
 @json_option
 def tune(pipeline: Path, settings: dict[str, str], staleness: float, from_run: Path | None, as_json: bool) -> int:
@@ -314,7 +327,13 @@ def ops(name: str | None, as_json: bool) -> int:
         else:
             click.echo(render_operator(operator), nl=False)
         return EXIT_DONE
-    found = [find_operator(known) for known in list_operators()]
+    found: list[Operator] = []
+    for known in list_operators():
+        try:
+            found.append(find_operator(known))
+        except UserError as error:
+            # A package that is broken must not hide the operators of all others.
+            click.echo(f"note: '{known}' cannot be used: {error}", err=True)
     if as_json:
         print_json([operator_document(operator) for operator in found])
     else:

@@ -26,9 +26,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from gyre.errors import UserError
 from gyre.graph.hints import suggest
 from gyre.graph.settings import REQUIRED, Setting
-from gyre.records import Batch, OperatorInfo, Record, Stream
+from gyre.records import Assessment, Batch, ClosedExecution, OperatorInfo, Record, Stream
 
 ENTRY_POINT_GROUP = "gyre.ops"
+RESOURCE_PROTOCOLS = ("Control", "Engines", "Pipeline", "Scorers", "Store", "Trees")
+"""Resource protocols of `gyre.records` that the runtime can supply."""
 SINGLE_OUTPUT = "out"
 """Port name of an operator's only output, unless it names one."""
 
@@ -100,6 +102,20 @@ def find_operator(name: str) -> Operator:
         raise UserError(f"there is no operator '{name}'", hint=suggest(name, list_operators(), what="operators are"))
     module = importlib.import_module(f"gyre.ops.{name}")
     return describe_operator(name, _marked(module, name))
+
+
+def find_scorer(name: str) -> Operator:
+    """Look up an operator that scores: one port of closed executions in, one of assessments out.
+
+    Raises:
+        UserError: nobody has this name, or what has it is no scorer.
+    """
+    operator = find_operator(name)
+    inputs, outputs = ([port.record for port in ports.values()] for ports in (operator.inputs, operator.outputs))
+    if inputs != [ClosedExecution] or outputs != [Assessment]:
+        hint = "a scorer takes Batch[ClosedExecution] and returns Batch[Assessment]"
+        raise UserError(f"operator '{name}' is not a scorer", hint=hint)
+    return operator
 
 
 def list_operators() -> list[str]:
@@ -238,6 +254,9 @@ def _read_keywords(
             raise UserError(f"operator '{name}': setting '{parameter.name}' has no type", hint=hint)
         annotation = hints[parameter.name]
         protocol = _protocol(annotation)
+        if protocol and protocol not in RESOURCE_PROTOCOLS:
+            hint = suggest(protocol, RESOURCE_PROTOCOLS, what="resource protocols are")
+            raise UserError(f"operator '{name}': nobody supplies the resource '{protocol}' of '{parameter.name}'", hint=hint)
         if protocol:
             resources[parameter.name] = protocol
         else:

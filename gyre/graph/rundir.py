@@ -17,6 +17,8 @@ from gyre.graph.plan import plan_pipeline
 from gyre.graph.typed import TypedGraph
 
 SPEC_FILE = "spec.json"
+LEFT_BEFORE_THE_BEGINNING = frozenset({"lock", "log", "checkpoints", f".{SPEC_FILE}"})
+"""What a run can leave that was killed before its `spec.json` was written: nothing that a new start does not write again."""
 MOST_CHANGES_LISTED = 10
 """Differences a refusal lists before it stops."""
 
@@ -46,7 +48,8 @@ def check_run_dir(run_dir: Path, document: Mapping[str, Any], *, resume: bool) -
     """Refuse a directory that a run must not go to.
 
     Raises:
-        UserError: it already holds another run; or, with `resume`, it holds none, or one of another pipeline.
+        UserError: it already holds another run; or, with `resume`, it holds none, or one of another pipeline. A run that was
+            killed before it began is no other: it is started again.
     """
     kept = run_dir / SPEC_FILE
     if not resume:
@@ -56,7 +59,9 @@ def check_run_dir(run_dir: Path, document: Mapping[str, Any], *, resume: bool) -
         if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
             raise UserError(f"{run_dir} is not an empty directory", hint="choose another --run-dir")
         return
-    if not kept.is_file():
+    if not has_begun(run_dir) and "lock" in (found := _names_in(run_dir)) and found <= LEFT_BEFORE_THE_BEGINNING:
+        return
+    if not has_begun(run_dir):
         raise UserError(f"{run_dir} holds no run to resume", hint="give the --run-dir of an interrupted run")
     # Through JSON once, as the kept one went: tuples are lists there.
     changes = list(find_changes(json.loads(kept.read_text(encoding="utf-8")), json.loads(json.dumps(document))))
@@ -65,6 +70,15 @@ def check_run_dir(run_dir: Path, document: Mapping[str, Any], *, resume: bool) -
         more = f"; and {len(changes) - MOST_CHANGES_LISTED} more" if len(changes) > MOST_CHANGES_LISTED else ""
         hint = "resume with the pipeline and the --set values it was started with, or start a new run"
         raise UserError(f"the pipeline of {run_dir} changed: {shown}{more}", hint=hint)
+
+
+def has_begun(run_dir: Path) -> bool:
+    """Tell whether a directory holds a run that got as far as writing what it keeps of its pipeline."""
+    return (run_dir / SPEC_FILE).is_file()
+
+
+def _names_in(run_dir: Path) -> set[str]:
+    return {path.name for path in run_dir.iterdir()} if run_dir.is_dir() else set()
 
 
 def find_changes(kept: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[str]:

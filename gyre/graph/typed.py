@@ -17,12 +17,11 @@ from gyre.graph.cycles import find_cycles
 from gyre.graph.dispatching import check_dispatch
 from gyre.graph.hints import list_names, suggest
 from gyre.graph.loop import check_loop
-from gyre.graph.registry import Operator, Port, find_operator
+from gyre.graph.registry import Operator, Port, find_operator, find_scorer
 from gyre.graph.resources import Resources, read_resources
 from gyre.graph.schemas import compare_schemas
 from gyre.graph.settings import bind_settings
 from gyre.graph.spec import OpSpec, Source, Spec
-from gyre.records import Assessment, ClosedExecution
 
 NEEDED_BY_PROTOCOL: Mapping[str, tuple[str, ...]] = {"Engines": ("cells", "engine")}
 """Resources of a pipeline that an operator needs whose signature asks for this protocol."""
@@ -131,20 +130,19 @@ def _build_node(spec: Spec, op: OpSpec, operator: Operator, problems: list[Probl
     problems.extend(bound.problems)
     node = TypedNode(name=op.name, operator=operator, settings=bound.values)
     if not bound.problems:
-        problems.extend(_own_check(spec, node))
+        problems.extend(_own_check(operator, node.settings, path, spec))
         problems.extend(_check_scorer(spec, node))
     return node
 
 
-def _own_check(spec: Spec, node: TypedNode) -> Iterator[Problem]:
-    """Ask the operator itself what is wrong with its settings."""
-    if node.operator.check is None:
+def _own_check(operator: Operator, settings: Mapping[str, Any], path: str, spec: Spec) -> Iterator[Problem]:
+    """Ask an operator itself what is wrong with its settings, which stand at `path`."""
+    if operator.check is None:
         return
-    path = f"ops.{node.name}.args"
     try:
-        found = [p._replace(path=f"{path}.{p.path}".rstrip(".")) for p in node.operator.check(dict(node.settings), spec.base_dir) or ()]
+        found = [p._replace(path=f"{path}.{p.path}".rstrip(".")) for p in operator.check(dict(settings), spec.base_dir) or ()]
     except Exception as error:  # an operator's author may raise anything; here is the boundary that names it
-        message = f"the check of operator '{node.operator.name}' fails: {type(error).__name__}: {error}"
+        message = f"the check of operator '{operator.name}' fails: {type(error).__name__}: {error}"
         found = [Problem(path, message, "correct the operator's check, or the settings that upset it")]
     yield from found
 
@@ -156,19 +154,15 @@ def _check_scorer(spec: Spec, node: TypedNode) -> Iterator[Problem]:
         return
     path = f"ops.{node.name}.args"
     try:
-        scorer = find_operator(name)
+        scorer = find_scorer(name)
     except UserError as error:
         yield Problem(f"{path}.scorer", str(error), error.hint)
         return
-    inputs, outputs = list(scorer.inputs.values()), list(scorer.outputs.values())
-    is_scorer = len(inputs) == len(outputs) == 1
-    if not is_scorer or inputs[0].record is not ClosedExecution or outputs[0].record is not Assessment:
-        hint = "a scorer takes Batch[ClosedExecution] and returns Batch[Assessment]"
-        yield Problem(f"{path}.scorer", f"operator '{name}' is not a scorer", hint)
-        return
     given = node.settings.get("scorer_args") or {}
-    owner = f"scorer '{name}'"
-    yield from bind_settings(f"{path}.scorer_args", given, scorer.settings, base_dir=spec.base_dir, owner=owner).problems
+    bound = bind_settings(f"{path}.scorer_args", given, scorer.settings, base_dir=spec.base_dir, owner=f"scorer '{name}'")
+    yield from bound.problems
+    if not bound.problems:
+        yield from _own_check(scorer, bound.values, f"{path}.scorer_args", spec)
 
 
 def _build_edges(spec: Spec, op: OpSpec, operators: Mapping[str, Operator], problems: list[Problem]) -> Iterator[TypedEdge]:
@@ -274,7 +268,11 @@ def _check_needed(spec: Spec, operators: Mapping[str, Operator]) -> Iterator[Pro
     if not isinstance(given, dict):
         return
     needed_by: dict[str, str] = {}
+    has_trees = any(op.operator == "harness_proxy" for op in spec.ops.values())
     for name, operator in operators.items():
+        if "Trees" in operator.resources.values() and not has_trees:
+            message = f"'{name}' needs the trees of executions, which 'harness_proxy' grows"
+            yield Problem(f"ops.{name}.op", message, "add an operator gyre.op('harness_proxy'), or remove this one")
         protocols = [need for p in operator.resources.values() for need in NEEDED_BY_PROTOCOL.get(p, ())]
         for need in (*protocols, *NEEDED_BY_OPERATOR.get(operator.name, ())):
             needed_by.setdefault(need, name)

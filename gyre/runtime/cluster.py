@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,18 @@ class Cluster:
             bundles = [bundle for cell in (*self._plan.cells, *self._plan.standalone) for bundle in cell.bundles]
             options |= {
                 "address": "local",
-                "num_cpus": max(1, round(sum(bundle.get("CPU", 0.0) for bundle in bundles))),
+                # Rounded up: a share of a CPU that is missing is a cell that never finds a place.
+                "num_cpus": max(1, ceil(sum(bundle.get("CPU", 0.0) for bundle in bundles))),
                 "num_gpus": round(sum(bundle.get("GPU", 0.0) for bundle in bundles)) or None,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
             }
         try:
             ray.init(**options)
-        except Exception as error:  # Ray has no error of its own for this: a port taken, a node too slow, an address without a cluster
+        except Exception as error:  # Ray raises bare exceptions where it cannot start or finds no cluster
             self._keep_trace(error)
-            raise RunError(f"Ray could not be started: {type(error).__name__}: {_first_line(error)}") from error
+            where = f" at RAY_ADDRESS={os.environ['RAY_ADDRESS']}" if self._is_remote else ""
+            raise RunError(f"Ray does not start{where}: {_first_line(error)}") from error
 
     def _environment(self) -> dict[str, str]:
         """What every process of the run finds in its environment; the pipeline's own modules lie beside its file."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gyre.errors import RunError
 from gyre.records import Assessment, Batch, ClosedExecution, Store
+from gyre.runtime.doorcheck import check_batch, register_batch_checker
 
 
 class ControlClient:
@@ -125,10 +126,18 @@ class BoundScorer:
     """A scorer operator, a function or a class with `run`, sync or async; a sync one runs beside the event loop."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
+        register_batch_checker()
         self._target = target
 
     async def __call__(self, closed: Batch[ClosedExecution]) -> Batch[Assessment]:
-        """Score each closed execution once."""
+        """Score each closed execution once.
+
+        Raises:
+            typeguard.TypeCheckError: the answer holds no assessments; names every column that differs.
+        """
         if asyncio.iscoroutinefunction(self._target):
-            return await self._target(closed)
-        return await asyncio.to_thread(self._target, closed)
+            answered = await self._target(closed)
+        else:
+            answered = await asyncio.to_thread(self._target, closed)
+        check_batch(answered, Assessment)
+        return answered

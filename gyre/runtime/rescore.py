@@ -112,29 +112,20 @@ def closed_executions(store: RunStore, tasks: Mapping[str, Mapping[str, Any]]) -
 async def _score_all(scorer: BoundScorer, name: str, closed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row in track(closed, description=f"scoring with {name}", console=Console(stderr=True), transient=True):
-        try:
-            answered = (await scorer(Batch.of(ClosedExecution, [row]))).rows()
-        except Exception as error:  # of this workspace alone: the scores of all others are not lost to it
-            answered = [_failed(row, f"the scorer failed: {type(error).__name__}: {error}")]
-        found += [{**a, "designated": False, "reason": f"{name}: {a['reason']}"} for a in answered]
+        found += [{**a, "designated": False, "reason": f"{name}: {a['reason']}"} for a in await _ask(scorer, row)]
     if not found:
         raise RunError(f"scorer {name} answered for no execution")
     return found
 
 
-def _failed(row: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    return {
-        "execution_id": row["execution_id"],
-        "attempt": row["attempt"],
-        "valid": False,
-        "score": None,
-        "reason": reason,
-        "artifact_version": row["artifact_version"],
-        "artifact_ref": row["workspace"],
-        "branch": "",
-        "try": 1,
-        "created_at_s": time.time(),
-    }
+async def _ask(scorer: BoundScorer, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Ask once. A scorer that fails has not scored, as in a run: that is a reason, not a crash."""
+    try:
+        return (await scorer(Batch.of(ClosedExecution, [row]))).rows()
+    except Exception as error:
+        same = {name: row[name] for name in ("execution_id", "attempt", "artifact_version")}
+        said = {"valid": False, "score": None, "reason": f"the scorer failed: {type(error).__name__}: {error}"}
+        return [{**same, **said, "artifact_ref": row["workspace"], "branch": "", "try": 1, "created_at_s": time.time()}]
 
 
 def _report(store: RunStore, name: str, found: list[dict[str, Any]], as_json: bool) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 from gyre.errors import GyreError, Problem, RunError, SpecError, UserError
 from gyre.graph.plan import Plan, plan_pipeline
-from gyre.graph.rundir import SPEC_FILE, check_run_dir, spec_document
+from gyre.graph.rundir import SPEC_FILE, check_run_dir, has_begun, spec_document
 from gyre.graph.spec import Spec
 from gyre.graph.typed import TypedGraph, build_graph
 from gyre.runtime.cluster import Cluster
@@ -63,7 +63,7 @@ def run_pipeline(spec: Spec, *, run_dir: Path, resume: bool = False, stop_after_
     with RunLock(run_dir) as lock:
         lock.acquire_exclusive(wait_s=ORPHANS_WAIT_S if resume else 0.0)
         store = RunStore(run_dir, writer="driver")
-        state = reconcile(run_dir, store, plan.scheduler) if resume else None
+        state = reconcile(run_dir, store, plan.scheduler) if resume and has_begun(run_dir) else None
         if state is None:
             _begin_run_dir(run_dir, document, graph)
         lock.acquire_shared()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.errors import SpecError
+from gyre.errors import SpecError, UserError
 from gyre.graph.plan import Plan, find_tap
-from gyre.graph.registry import Operator, find_operator
+from gyre.graph.registry import find_scorer
 from gyre.graph.settings import bind_settings
 from gyre.graph.typed import TypedGraph
 from gyre.records import ScoredExecution
@@ -94,12 +94,16 @@ def build_scorer(name: str, settings: Mapping[str, Any], resources: Mapping[str,
     """What to call with closed executions to have them scored by the operator `name`.
 
     Raises:
+        UserError: there is no such scorer, or it needs what is not there.
         SpecError: its settings do not fit its signature.
     """
-    operator: Operator = find_operator(name)
+    operator = find_scorer(name)
     bound = bind_settings("scorer_args", settings, operator.settings, base_dir=base_dir, owner=f"scorer '{name}'")
     if bound.problems:
         raise SpecError(bound.problems)
+    missing = sorted(set(operator.resources.values()) - resources.keys())
+    if missing:
+        raise UserError(f"scorer '{name}' needs {', '.join(missing)}", hint=f"here are {', '.join(sorted(resources))}")
     given = {parameter: resources[protocol] for parameter, protocol in operator.resources.items()}
     return build_operator(operator.target, {**bound.values, **given})[1]
 

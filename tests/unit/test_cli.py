@@ -76,6 +76,9 @@ def test_five_mistakes_give_five_problems_with_their_paths(capsys):
         (["bench", "no_such_benchmark"], 2, "there is no benchmark"),
         (["run", QUICKSTART, "--resume"], 2, "--run-dir"),
         (["run", QUICKSTART, "--stop-after-hours", "0"], 2, "x>0"),
+        (["run", QUICKSTART, "--stop-after-hours", "nan"], 2, "not a finite number"),
+        (["tune", QUICKSTART, "--staleness", "nan"], 2, "not a finite number"),
+        (["tune", QUICKSTART, "--staleness", "inf"], 2, "not a finite number"),
     ],
 )
 def test_a_users_mistake_is_a_sentence_and_exit_code_2(arguments, code, word, capsys):
@@ -101,6 +104,23 @@ def test_a_failed_run_is_exit_code_1_and_an_interrupted_one_130(monkeypatch, cap
         monkeypatch.setattr("gyre.graph.registry.list_operators", fail)
         assert run_cli(["ops"]) == code
         assert capsys.readouterr().err.strip() in ("error: disk full", "interrupted")
+
+
+def test_an_interrupted_command_is_one_json_document_too(monkeypatch, capsys):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gyre.graph.registry.list_operators", interrupt)
+    code, document = in_json(capsys, "ops")
+    assert (code, document) == (130, {"ok": False, "error": "interrupted", "hint": ""})
+
+
+def test_a_package_that_is_broken_does_not_hide_other_operators(monkeypatch, capsys):
+    monkeypatch.setattr("gyre.graph.registry.list_operators", lambda: ["pack", "no_such_module_here:x"])
+    assert run_cli(["ops"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("pack ")
+    assert "note: 'no_such_module_here:x' cannot be used: there is no module no_such_module_here" in captured.err
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from gyre.errors import Problem
-from gyre.records import Assessment, Batch, ClosedExecution, Control, Engines, Execution, Record, Store, Stream, Task, op
+from gyre.records import Assessment, Batch, ClosedExecution, Control, Engines, Execution, Record, Store, Stream, Task, Trees, op
 
 
 class NarrowTask(Record):
@@ -136,6 +136,32 @@ class Runner:
 def judge(closed: Batch[ClosedExecution], *, weight: float = 1.0) -> Batch[Assessment]:
     """Score."""
     raise NotImplementedError
+
+
+def check_weight(settings: Mapping[str, Any], base_dir: Path) -> Iterable[Problem]:
+    if settings["weight"] == 0:
+        yield Problem("weight", "this is 0, so every score is", "give another number")
+
+
+@op("strict", check=check_weight)
+def strict(closed: Batch[ClosedExecution], *, weight: float = 1.0) -> Batch[Assessment]:
+    """Score, and look at the weight before a run starts."""
+    raise NotImplementedError
+
+
+class Database(Protocol):
+    """No resource of gyre."""
+
+
+@op("needy")
+def needy(*, database: Database) -> Batch[Task]:
+    """Ask for a resource that nobody supplies."""
+    raise NotImplementedError
+
+
+@op("climber")
+def climber(tasks: Batch[Task], *, trees: Trees) -> None:
+    """Ask for trees."""
 
 
 @op("score_with", output="scores")

@@ -113,6 +113,20 @@ def test_a_run_directory_belongs_to_one_run(tmp_path, write_pipeline):
     check_run_dir(run_dir, document, resume=True)
 
 
+def test_a_run_that_was_killed_before_it_began_may_be_resumed_and_nothing_else_may(tmp_path, write_pipeline):
+    document, run_dir = document_of(write_pipeline()), tmp_path / "run"
+    (run_dir / "checkpoints" / ".partial-0").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds no run to resume"):
+        check_run_dir(run_dir, document, resume=True)
+    (run_dir / "lock").touch()
+    check_run_dir(run_dir, document, resume=True)
+    with pytest.raises(UserError, match="is not an empty directory"):
+        check_run_dir(run_dir, document, resume=False)
+    (run_dir / "thesis.tex").touch()
+    with pytest.raises(UserError, match="holds no run to resume"):
+        check_run_dir(run_dir, document, resume=True)
+
+
 def test_a_directory_of_something_else_is_refused(tmp_path, write_pipeline):
     with pytest.raises(UserError, match="is not an empty directory"):
         check_run_dir(tmp_path, document_of(write_pipeline()), resume=False)

@@ -146,6 +146,26 @@ CASES = {
         "{ ops+: { judge+: { args+: { scorer_args: { wieght: 2 } } } } }",
         ("ops.judge.args.scorer_args.wieght", "scorer 'graph_toy_ops:judge' has no setting 'wieght'", "did you mean 'weight'?"),
     ),
+    "scorer's own check": (
+        "{ ops+: { judge+: { args: { scorer: 'graph_toy_ops:strict', scorer_args: { weight: 0 } } } } }",
+        ("ops.judge.args.scorer_args.weight", "this is 0, so every score is", "give another number"),
+    ),
+    "resource that nobody supplies": (
+        "{ ops+: { more: gyre.op('graph_toy_ops:needy') } }",
+        (
+            "ops.more.op",
+            "operator 'graph_toy_ops:needy': nobody supplies the resource 'Database' of 'database'",
+            "resource protocols are: Control, Engines, Pipeline, Scorers, Store, Trees",
+        ),
+    ),
+    "trees that nobody grows": (
+        "{ ops+: { more: gyre.op('graph_toy_ops:climber') { from: { tasks: 'tasks' } } } }",
+        (
+            "ops.more.op",
+            "'more' needs the trees of executions, which 'harness_proxy' grows",
+            "add an operator gyre.op('harness_proxy'), or remove this one",
+        ),
+    ),
     "missing resource": (
         "{ resources: { engine: gyre.engine('local', { model: 'model' }) } }",
         ("resources.cells", "'runner' needs the resource 'cells'", "add resources+: { cells: gyre.cells({ count: 1 }) }"),
