@@ -22,7 +22,7 @@ from gyre.sim.setting import read_setting
 
 pytestmark = pytest.mark.sim
 TRUE = WorkloadSettings(execution_s=4.0, evaluation_s=0.1, evaluation_slots=2, train_rank_s=0.08, microsteps_per_group=4, publish_s=0.4)
-SETTINGS = {"rounds": "1", "steps": "12"}
+SETTINGS = {"rounds": "1", "steps": "6"}
 
 
 class Machine:
@@ -60,6 +60,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(fit, "read_run", made.read)
     monkeypatch.setattr(predict, "read_run", made.read)
     monkeypatch.setattr(predict, "verifies", lambda run_dir: True)
+    monkeypatch.setattr(predict, "NUM_DRAWS", 2)
     return made
 
 
@@ -67,7 +68,7 @@ def test_runs_of_a_known_workload_are_predicted(machine: Machine, tmp_path: Path
     result = predict.run({**SETTINGS, "dir": str(tmp_path)})
     assert result["ok"], result
     assert sorted(path.name for path in tmp_path.iterdir()) == ["async-0", "colocate-0", "elastic-0"]
-    assert {row["policy"]: row["groups"] for row in result["rows"]} == dict.fromkeys(predict.POLICIES, 96)
+    assert {row["policy"]: row["groups"] for row in result["rows"]} == dict.fromkeys(predict.POLICIES, 48)
 
 
 def test_runs_that_are_there_are_not_made_again(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +90,7 @@ def test_a_run_that_verify_faults_is_outside_the_limits(machine: Machine, tmp_pa
 
 def test_an_unfinished_run_is_refused(machine: Machine, tmp_path: Path) -> None:
     machine.leaves_open = 2
-    with pytest.raises(UserError, match="has made 10 of 12 steps"):
+    with pytest.raises(UserError, match="has made 4 of 6 steps"):
         predict.run({**SETTINGS, "dir": str(tmp_path)})
 
 
