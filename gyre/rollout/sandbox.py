@@ -1,7 +1,8 @@
 """Where a harness and a verifier run: a private view of the machine with a deadline.
 
 Two backends with one surface. `bubblewrap` gives the process its own file tree (the system and Python read-only, what is bound,
-and an empty /tmp), its own process and IPC namespaces and, on request, no network; everything it started dies with it.
+and an empty /tmp), its own process and IPC namespaces and, on request, no network; everything it started dies with it. Started by
+root, it gives its processes no more than a plain user has: neither capabilities nor the kernel's settings.
 `process` is the fallback where bubblewrap is missing: the same clean environment, process group and limits, but the machine's
 own file tree, so a bound folder is seen under its real path (`Sandbox.inside` says under which) and a child that leaves the
 process group can outlive the run.
@@ -120,7 +121,8 @@ class BubblewrapSandbox:
 
     def __init__(self, command: str) -> None:
         self.python = python_command()
-        self._prefix = [command, *_system_view(), "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
+        alone = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
+        self._prefix = [command, *_system_view(), *_without_root_rights(), *alone]
 
     def inside(self, bind: Bind) -> str:
         """Path under which the process sees a bind: its target."""
@@ -261,6 +263,17 @@ def _system_view() -> list[str]:
     if not prefix.startswith("/usr"):
         line += ["--ro-bind", prefix, prefix]
     return [*line, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+
+
+def _without_root_rights() -> list[str]:
+    """Bubblewrap arguments that take from root what makes the read-only view no view: with capabilities it could mount /usr writable.
+
+    The kernel's settings are written by user 0 without any capability, and some name programs that the kernel starts outside.
+    """
+    if os.geteuid() != 0:
+        return []
+    sealed = [path for path in ("/proc/sys", "/proc/sysrq-trigger") if os.path.exists(path)]
+    return ["--cap-drop", "ALL", *(word for path in sealed for word in ("--ro-bind", path, path))]
 
 
 def _limit_prefix(limits: Limits) -> list[str]:

@@ -89,6 +89,15 @@ async def test_bubblewrap_hides_the_machine(tmp_path):
     assert (end.exit_code, out) == (0, "hidden\nread-only\n/app\n")
 
 
+async def test_bubblewrap_takes_the_rights_of_root_away(tmp_path):
+    sandbox = choose_sandbox().sandbox
+    if sandbox.name != "bubblewrap":
+        pytest.skip("bubblewrap does not work on this machine")
+    script = "grep CapEff /proc/self/status; test -w /proc/sys/kernel/core_pattern && echo writable || echo sealed"
+    end, out = await run(sandbox, tmp_path, script)
+    assert (end.exit_code, out) == (0, "CapEff:\t0000000000000000\nsealed\n")
+
+
 def test_insisting_on_bubblewrap_without_it_is_a_sentence(monkeypatch):
     monkeypatch.setattr(os, "environ", {**os.environ, "PATH": "/nonexistent"})
     with pytest.raises(ValueError, match="does not work here: it is not installed"):
