@@ -149,7 +149,7 @@ class Renderer:
 
     def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, is_prompt: bool, stand_in: Sequence[Message] = ()) -> str:
         """Text of a conversation that begins with `stand_in`; what a client wrote is kept from being control tokens."""
-        listed = [self._broken(_tool_object(tool)) for tool in tools] or None
+        listed = [self._tool_object(tool) for tool in tools] or None
         try:
             return self._template.render(
                 messages=[*map(_message_object, stand_in), *(self._broken(_message_object(m)) for m in messages)],
@@ -163,12 +163,20 @@ class Renderer:
     def _broken(self, value: Any) -> Any:
         """A value of a client with a `BREAK` in every control token that its texts spell."""
         if isinstance(value, str):
-            if not any(word in value for word in self._control_words):
-                return value
-            return self._control_start.sub(lambda match: match[0] + BREAK, value)
+            return self._control_start.sub(lambda match: match[0] + BREAK, value) if self._spells_control(value) else value
         if isinstance(value, dict):
             return {self._broken(key): self._broken(item) for key, item in value.items()}
         return [self._broken(item) for item in value] if isinstance(value, list) else value
+
+    def _spells_control(self, text: str) -> bool:
+        return any(word in text for word in self._control_words)
+
+    def _tool_object(self, tool: ToolSpec) -> dict[str, Any]:
+        """A tool in the form that templates read. Its schema is looked through as one text: harnesses send thousands of strings."""
+        function = {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters_json)}
+        whole = {"type": "function", "function": function}
+        texts = (tool.name, tool.description, tool.parameters_json)
+        return self._broken(whole) if any("\\u" in text or self._spells_control(text) for text in texts) else whole
 
     def _find_stop_ids(self, model_dir: Path) -> tuple[int, ...]:
         ids = {self.turn_end_id}
@@ -240,11 +248,6 @@ def _arguments_object(text: str) -> Any:
     except ValueError:
         value = text
     return value if isinstance(value, dict) else {"arguments": value}
-
-
-def _tool_object(tool: ToolSpec) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters_json)}
-    return {"type": "function", "function": function}
 
 
 def _stand_in_call(message: Message) -> ToolCall:

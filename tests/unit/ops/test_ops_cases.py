@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pyarrow as pa
-import pytest
 
-from gyre.bench._measuring import shipped_model_dir
-from gyre.ops.harness_proxy import HarnessProxy
 from gyre.ops.tree_select import Role, TreeSelect
 from gyre.records import Batch, ScoredExecution
 from gyre.trajectory.node import ROLES
@@ -56,17 +51,3 @@ async def test_case_17_trees_of_a_group_are_dropped_whatever_became_of_its_membe
 
 def test_the_roles_of_a_pipelines_order_are_those_that_a_call_may_have() -> None:
     assert get_args(Role) == ROLES
-
-
-@pytest.mark.parametrize("parser", [None, "qwen3"])
-def test_the_profiles_parsers_take_answers_apart(tmp_path: Path, parser: str | None) -> None:
-    resources: dict[str, Any] = {
-        "engines": SimpleNamespace(model_dir=shipped_model_dir()),
-        "control": None,
-        "store": SimpleNamespace(run_dir=tmp_path),
-        "pipeline": SimpleNamespace(base_dir=tmp_path, trains=True),
-    }
-    harness = {"name": "toy", "command": ["toy"], "reasoning_parser": parser}
-    operator = HarnessProxy(harness=harness, sandbox="process", **resources)
-    found = operator.proxy._services.reader.read("<think>hm</think>Hi", [], is_cut=False)
-    assert (found.reasoning, found.text) == (("hm", "Hi") if parser else ("", "<think>hm</think>Hi"))
