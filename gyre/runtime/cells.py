@@ -99,6 +99,7 @@ class Cell:
         self._learner: Any = None
         self._groups: Any = None
         self._endpoint: Any = None
+        self._layout: Any = None
         self._snapshot: Any = None
         self._reduced: Any = None
         self._control: Any = None
@@ -137,8 +138,11 @@ class Cell:
 
         torch.set_num_threads(self.spec.threads)
         if self.spec.trains:
+            from gyre.training.hf import flat_layout, read_shape
             from gyre.training.transfer import TransferEndpoint
 
+            # Read now: the folder is a checkpoint, which is deleted when newer ones are there.
+            self._layout = flat_layout(read_shape(self.spec.model_dir))
             self._endpoint = TransferEndpoint(self._host, protocol=self.spec.protocol, device=self.spec.network_device)
         self._engine, self._server = open_engine(self.spec, host=self._host)
         return self._server.url
@@ -252,10 +256,9 @@ class Cell:
 
     def _load_published(self, descriptor: Mapping[str, Any]) -> int:
         from gyre.rollout.engines.weights import unflatten
-        from gyre.training.hf import flat_layout, read_shape
 
         flat = self._read(descriptor)
-        self._engine.load_weights(unflatten(flat, flat_layout(read_shape(self.spec.model_dir))), descriptor["version"])
+        self._engine.load_weights(unflatten(flat, self._layout), descriptor["version"])
         return self._confirm(descriptor["version"])
 
     async def load_checkpoint(self, version: int) -> int:
@@ -315,15 +318,15 @@ class Cell:
         self._reduced = None
         return update.grad_norm
 
-    async def save_checkpoint(self, version: int, state: Mapping[str, Any], keep: int | None) -> None:
+    async def save_checkpoint(self, version: int, state: Mapping[str, Any], keep: int | None, published_version: int) -> None:
         """Core: write the checkpoint that commits a step."""
-        await self._learn(self._save_checkpoint, version, state, keep)
+        await self._learn(self._save_checkpoint, version, state, keep, published_version)
 
-    def _save_checkpoint(self, version: int, state: Mapping[str, Any], keep: int | None) -> None:
+    def _save_checkpoint(self, version: int, state: Mapping[str, Any], keep: int | None, published_version: int) -> None:
         from gyre.training.checkpoint import prune_checkpoints, write_checkpoint
 
         write_checkpoint(self.spec.run_dir, version, save=self._learner.save_checkpoint, state=state)
-        prune_checkpoints(self.spec.run_dir, keep=keep)
+        prune_checkpoints(self.spec.run_dir, keep=keep, published_version=published_version)
 
     async def watch(self) -> None:
         """Return when this cell is closed: whoever waits for it learns at once when its process is gone."""

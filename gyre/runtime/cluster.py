@@ -187,13 +187,17 @@ class Cluster:
     def _seed(self) -> int:
         return int(self._dispatch_settings.get("seed", 0))
 
+    @property
+    def _checkpoint(self) -> Path:
+        """The checkpoint that this life of the run starts from; older ones may be gone."""
+        return self._run_dir / "checkpoints" / str(self._resume.version if self._resume else 0)
+
     def _learner_spec(self, temperature: float) -> LearnerSpec:
         learner, weights = self._graph.resources.learner, self._graph.resources.weights
         train = self._graph.find_node("train_cell")
         assert learner is not None and weights is not None and train is not None
-        current = self._resume.version if self._resume else 0
         return LearnerSpec(
-            checkpoint=self._run_dir / "checkpoints" / str(current),
+            checkpoint=self._checkpoint,
             adam={name: getattr(learner, name) for name in ("lr", "betas", "eps", "weight_decay", "clip_norm")},
             objective={name: train.settings[name] for name in ("token_weight_cap", "clip_low", "clip_high")},
             temperature=temperature,
@@ -215,7 +219,7 @@ class Cluster:
                 trains=self._trains,
                 pools=self._pools,
                 proxy=(pool_of[proxy.name], proxy.name) if proxy else None,
-                model_dir=self._run_dir / "checkpoints" / "0" / "model" if self._graph.resources.model_dir else None,
+                model_dir=self._checkpoint / "model" if self._graph.resources.model_dir else None,
                 engine_urls=urls,
                 control=self._control_spec() if name == CONTROL_POOL else None,
             )

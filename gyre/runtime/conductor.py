@@ -125,7 +125,7 @@ class Conductor:
             put_object: puts a micro-step where cells can fetch it.
             store: the run's tables.
             clip_bounds: bounds of the execution clip, for executions that span rows.
-            keep_checkpoints: newest checkpoints that are kept; None keeps all.
+            keep_checkpoints: newest checkpoints that are kept, beside the published version's; None keeps all.
             max_unclaimed: micro-steps that may wait unclaimed before the packing operator is held back.
         """
         self._cells = cells
@@ -320,7 +320,8 @@ class Conductor:
         kill_point("between_update_and_checkpoint")
         row, consumption = self._rows_of(step, decision, grad_norm)
         state = {"step": row, "consumption": consumption}
-        await self._cells[CORE].call("save_checkpoint", step.version, state, self._keep)
+        published = self._room.scheduler.published_version
+        await self._cells[CORE].call("save_checkpoint", step.version, state, self._keep, published)
         kill_point("between_checkpoint_and_steps_row")
         self._store.append("consumption", consumption)
         self._store.append("steps", [row])

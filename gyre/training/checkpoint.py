@@ -95,8 +95,12 @@ def latest_checkpoint(run_dir: Path) -> Checkpoint | None:
     return read_checkpoint(run_dir, versions[-1]) if versions else None
 
 
-def prune_checkpoints(run_dir: Path, *, keep: int | None) -> list[int]:
-    """Delete all but the newest `keep` checkpoints (None keeps all) and leftovers of crashes; returns what was deleted."""
+def prune_checkpoints(run_dir: Path, *, keep: int | None, published_version: int | None = None) -> list[int]:
+    """Delete all but the newest `keep` checkpoints (None keeps all) and leftovers of crashes; returns what was deleted.
+
+    The published version's checkpoint stays as well: within a burst newer ones are there, and a resumed run, or a cell that comes
+    back, serves the published one from the disk. Each checkpoint leaves its name before it is deleted, so none is ever seen in part.
+    """
     parent = checkpoints_dir(run_dir)
     if parent.is_dir():
         for leftover in [*parent.glob(".partial-*"), *parent.glob(".old-*")]:
@@ -105,9 +109,11 @@ def prune_checkpoints(run_dir: Path, *, keep: int | None) -> list[int]:
         return []
     if keep < 1:
         raise ValueError(f"keep={keep} would leave nothing to resume from; keep at least one checkpoint")
-    doomed = list_versions(run_dir)[:-keep]
+    doomed = [version for version in list_versions(run_dir)[:-keep] if version != published_version]
     for version in doomed:
-        shutil.rmtree(parent / str(version), ignore_errors=True)
+        old = parent / f".old-{version}"
+        (parent / str(version)).rename(old)
+        shutil.rmtree(old, ignore_errors=True)
     return doomed
 
 

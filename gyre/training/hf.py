@@ -108,6 +108,12 @@ def read_shape(model_dir: Path) -> ModelShape:
     )
 
 
+def read_companions(model_dir: Path) -> dict[str, bytes]:
+    """The files that travel beside the weights, config.json among them, by name."""
+    paths = (model_dir / name for name in ("config.json", *TOKENIZER_FILES))
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}
+
+
 def _rope_parameters(config: Mapping[str, Any]) -> Mapping[str, Any]:
     # transformers 5 writes rope_parameters; older folders have rope_theta beside an optional rope_scaling.
     return config.get("rope_parameters") or config.get("rope_scaling") or {}

@@ -13,7 +13,6 @@ Weights leave and arrive as one flat float32 buffer in the order of `hf_layout()
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -27,10 +26,10 @@ from torch.nn.functional import cross_entropy
 
 from gyre.errors import RunError, UserError
 from gyre.training.hf import (
-    TOKENIZER_FILES,
     WeightSlot,
     flat_layout,
     layout_size,
+    read_companions,
     read_shape,
     weight_shapes,
 )
@@ -100,8 +99,9 @@ class MegatronLearner:
             load_weights: False leaves the weights random, e.g. on a satellite that pulls them.
         """
         require_single_rank(layout or Layout())
-        self.model_dir = Path(model_dir)
-        self.shape = read_shape(self.model_dir)
+        self.shape = read_shape(Path(model_dir))
+        # Read now: the folder may be a checkpoint, which is deleted when newer ones are there.
+        self._companions = read_companions(Path(model_dir))
         self.role = role
         self.temperature = temperature
         self.objective = objective or GspoSettings()
@@ -111,7 +111,7 @@ class MegatronLearner:
         self._layout = flat_layout(self.shape)
         self._views = weight_views(self._replica.model, self.shape)
         if load_weights:
-            self.load_hf(self.model_dir)
+            self.load_hf(Path(model_dir))
 
     # Weights.
 
@@ -171,13 +171,11 @@ class MegatronLearner:
         self.write_flat(flat)
         tensors = {slot.name: flat[slot.offset : slot.offset + self._views[slot.name].numel()].view(slot.shape) for slot in self._layout}
         save_file(tensors, model_dir / "model.safetensors", metadata={"format": "pt"})
-        config = json.loads((self.model_dir / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(self._companions["config.json"])
         config["dtype"] = "float32"
         config.pop("torch_dtype", None)
-        (model_dir / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        for name in TOKENIZER_FILES:
-            if (self.model_dir / name).is_file() and model_dir != self.model_dir:
-                shutil.copyfile(self.model_dir / name, model_dir / name)
+        for name, content in (self._companions | {"config.json": (json.dumps(config, indent=2) + "\n").encode()}).items():
+            (model_dir / name).write_bytes(content)
 
     # Micro-steps.
 

@@ -33,7 +33,7 @@ class SavingCell(FakeCell):
 
     async def call(self, method: str, *args: Any) -> Any:
         if method == "save_checkpoint":
-            version, state, _ = args
+            version, state, *_ = args
             write_checkpoint(self.run_dir, version, save=lambda folder: None, state=state)
         return await super().call(method, *args)
 

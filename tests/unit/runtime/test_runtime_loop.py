@@ -224,6 +224,24 @@ async def test_a_failing_cell_ends_the_run_before_anything_is_committed(method: 
     assert world.store.rows("consumption") == []
 
 
+async def test_a_checkpoint_is_told_which_version_the_engines_serve() -> None:
+    """Its cell deletes old checkpoints, and the published one must outlive the burst."""
+    config = SchedulerConfig(groups_per_step=1, group_size=1, steps=4, mu=3, cells=(1, 1))
+    world = World(config)
+    told: list[tuple[int, int]] = []
+    core = world.cells[0]
+    perform = core.call
+
+    async def call(method: str, *args: Any) -> Any:
+        if method == "save_checkpoint":
+            told.append((args[0], args[-1]))
+        return await perform(method, *args)
+
+    core.call = call
+    await world.run()
+    assert told == [(1, 0), (2, 0), (3, 0), (4, 3)]
+
+
 async def test_stopping_closes_every_door() -> None:
     config = SchedulerConfig(groups_per_step=1, group_size=1, steps=None, cells=(1, 1))
     world = World(config)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gyre.errors import StoreError, UserError
+from gyre.training import checkpoint
 from gyre.training.checkpoint import (
     latest_checkpoint,
     list_versions,
@@ -69,6 +70,31 @@ def test_only_the_newest_are_kept(tmp_path: Path):
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["3", "4"]
     with pytest.raises(ValueError, match="nothing to resume from"):
         prune_checkpoints(tmp_path, keep=0)
+
+
+def test_the_published_version_is_kept_within_a_burst(tmp_path: Path):
+    """A resumed run, and a cell that comes back before the burst's end, serve it from its checkpoint."""
+    for version in range(6):
+        write(tmp_path, version)
+    assert prune_checkpoints(tmp_path, keep=1, published_version=3) == [0, 1, 2, 4]
+    assert list_versions(tmp_path) == [3, 5]
+
+
+def test_a_kill_while_a_checkpoint_is_deleted_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for version in range(3):
+        write(tmp_path, version)
+
+    def killed(folder: Path, ignore_errors: bool) -> None:
+        (folder / "model" / "model.safetensors").unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prune_checkpoints(tmp_path, keep=1)
+    assert all((read_checkpoint(tmp_path, v).model_dir / "model.safetensors").is_file() for v in list_versions(tmp_path))
+    prune_checkpoints(tmp_path, keep=1)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["2"]
 
 
 def test_an_absent_version_is_a_sentence(tmp_path: Path):

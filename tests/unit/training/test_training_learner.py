@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -184,6 +185,18 @@ def test_training_goes_on_from_a_checkpoint_exactly(tiny_model: Path, tmp_path: 
     straight.write_flat(expected)
     resumed.write_flat(got)
     assert torch.equal(got, expected)
+
+
+def test_a_learner_outlives_the_folder_that_it_started_from(tmp_path: Path):
+    """A checkpoint is the starting point of a run and of every resumption, and is deleted once newer ones are there."""
+    source = make_model(tmp_path / "source", "qwen3")
+    (source / "tokenizer_config.json").write_text("{}")
+    learner = MegatronLearner(source, role="satellite")
+    shutil.rmtree(source)
+    learner.save_hf(tmp_path / "saved")
+    assert (tmp_path / "saved" / "tokenizer_config.json").read_text() == "{}"
+    again = MegatronLearner(tmp_path / "saved", role="satellite")
+    assert again.shape == learner.shape
 
 
 def test_release_and_restore(tiny_model: Path):
