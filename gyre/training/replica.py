@@ -158,7 +158,7 @@ def build_replica(shape: ModelShape, *, adam: AdamSettings | None, device: str, 
         ).to(device)
         ddp_config = DistributedDataParallelConfig(grad_reduce_in_fp32=True, overlap_grad_reduce=False)
         ddp = DistributedDataParallel(config=config, ddp_config=ddp_config, module=model)
-        optimizer = None if adam is None else get_megatron_optimizer(_optimizer_config(adam), [ddp])
+        optimizer = None if adam is None else _optimizer(adam, ddp)
     [buffer] = cast("list[Any]", ddp.buffers)  # one data type, hence one buffer; nn.Module has a method of this name
     return Replica(model=model, ddp=ddp, optimizer=optimizer, grad_buffer=buffer.grad_data)
 
@@ -204,6 +204,14 @@ def _layer_spec(shape: ModelShape) -> Any:
     spec: Any = get_gpt_layer_local_spec(qk_layernorm=shape.has_qk_norm, normalization="RMSNorm")
     spec.submodules.self_attention.submodules.core_attention = PackedAttention
     return spec
+
+
+def _optimizer(adam: AdamSettings, ddp: DistributedDataParallel) -> Any:
+    optimizer = get_megatron_optimizer(_optimizer_config(adam), [ddp])
+    for group in optimizer.param_groups:
+        # Megatron leaves this product to its learning-rate scheduler, which a constant rate has no use for.
+        group["weight_decay"] = adam.weight_decay * group["wd_mult"]
+    return optimizer
 
 
 def _optimizer_config(adam: AdamSettings) -> OptimizerConfig:

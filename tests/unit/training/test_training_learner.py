@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
@@ -116,6 +117,23 @@ def test_gradient_and_adam_step_match_a_reference(tiny_model: Path):
         # Adam's first step is a sign step: where a gradient is rounding noise its sign may differ.
         assert float((piece - state[slot.name]).abs().mean()) < 2e-5
     assert float(learner.gradients().abs().max()) == 0.0
+
+
+def test_weight_decay_spares_norms_and_biases(tmp_path: Path):
+    """A zero gradient leaves the decay alone to move the weights: matrices shrink, vectors stay, also after a resumption."""
+    adam = AdamSettings(lr=0.1, weight_decay=0.5)
+    learner = MegatronLearner(make_model(tmp_path / "qwen2", "qwen2"), adam=adam)
+    learner.save_checkpoint(tmp_path / "checkpoint")
+    resumed = MegatronLearner(tmp_path / "checkpoint" / "model", adam=adam)
+    resumed.load_checkpoint(tmp_path / "checkpoint")
+    for core in (learner, resumed):
+        before, after = torch.empty(core.num_weights), torch.empty(core.num_weights)
+        core.write_flat(before)
+        core.apply(torch.zeros_like(core.gradients()), num_executions=1, num_microsteps=1)
+        core.write_flat(after)
+        for slot in core.hf_layout():
+            place = slice(slot.offset, slot.offset + math.prod(slot.shape))
+            torch.testing.assert_close(after[place], before[place] * (0.95 if len(slot.shape) > 1 else 1.0))
 
 
 def test_a_batch_without_gradient_microsteps_makes_no_update(tiny_model: Path):
