@@ -39,7 +39,10 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
         "oversample": Range(0, LARGEST_GROUP - 1),
     },
     "elastic": {"rho_min": Range(0, 1, is_open=True), "hold_s": Range(0), "train_cells": Range(1)},
+    "harness_proxy": {"temperature": Range(0), "context_limit": Range(1), "max_new_tokens": Range(1)},
+    "evaluate": {"budget_s": Range(0), "max_tries": Range(1), "workers": Range(1)},
     "tree_select": {"j_max": Range(1)},
+    "train_cell": {"token_weight_cap": Range(0, is_open=True), "clip_low": Range(0, 1), "clip_high": Range(1)},
     "pack": {"max_tokens": Range(1)},
 }
 """Ranges of settings of built-in operators."""
@@ -49,7 +52,7 @@ ELASTIC_SETTINGS = ("policy", "rho_min", "hold_s", "streaming", "train_cells")
 
 def check_dispatch(nodes: Mapping[str, TypedNode], resources: Resources) -> list[Problem]:
     """Check the ranges of settings, then whether they make sense together."""
-    problems = [problem for node in nodes.values() for problem in _check_ranges(node)]
+    problems = [problem for node in nodes.values() for problem in (*_check_ranges(node), *_check_greedy(node, nodes))]
     if problems or not _is_complete(nodes):
         return problems
     try:
@@ -86,6 +89,13 @@ def scheduler_config(nodes: Mapping[str, TypedNode], resources: Resources) -> Sc
 def _is_complete(nodes: Mapping[str, TypedNode]) -> bool:
     """Tell whether every node has all its settings: one with a problem lacks some."""
     return all(set(node.settings) == set(node.operator.settings) for node in nodes.values())
+
+
+def _check_greedy(node: TypedNode, nodes: Mapping[str, TypedNode]) -> Iterator[Problem]:
+    """Greedy answers have no distribution whose ratio could be trained on, and a group's executions would all be the same."""
+    trains = any(other.operator.name == "train_cell" for other in nodes.values())
+    if trains and node.operator.name == "harness_proxy" and node.settings.get("temperature") == 0:
+        yield Problem(f"ops.{node.name}.args.temperature", "greedy answers cannot be trained on", "give a number above 0")
 
 
 def _check_ranges(node: TypedNode) -> Iterator[Problem]:

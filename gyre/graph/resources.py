@@ -151,6 +151,13 @@ KINDS: Mapping[str, Mapping[str, type]] = {
     "store": {"lance": LanceStoreSettings},
 }
 """Kinds of each resource that has kinds, with the settings of each."""
+POSITIVE: Mapping[str, tuple[str, ...]] = {
+    "engine": ("threads",),
+    "learner": ("threads",),
+    "weights": ("timeout_s",),
+    "store": ("keep_checkpoints",),
+}
+"""Settings of resources that must be above 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +201,10 @@ def read_resources(given: Mapping[str, Mapping[str, Any]], *, base_dir: Path, pr
         problems.extend(check_workload(resources.workload))
     if isinstance(resources.engine, SglangEngineSettings):
         problems.extend(_check_urls(resources.engine, resources.cells))
+    for name in POSITIVE:
+        problems.extend(_check_positive(f"resources.{name}", read.get(name), POSITIVE[name]))
+    if resources.learner is not None:
+        problems.extend(_check_adam(resources.learner))
     for name in ("engine", "learner"):
         problems.extend(_check_files(f"resources.{name}", read.get(name)))
     return resources
@@ -235,6 +246,24 @@ def _check_cells(cells: CellsSettings) -> Iterator[Problem]:
     for axis in ("tp", "pp", "cp", "ep", "dp"):
         if getattr(cells.layout, axis) < 1:
             yield Problem(f"{path}.layout.{axis}", f"this is {getattr(cells.layout, axis)}", "give 1 or more")
+
+
+def _check_positive(path: str, settings: Any, names: tuple[str, ...]) -> Iterator[Problem]:
+    for name in names:
+        value = getattr(settings, name, None)
+        if value is not None and value <= 0:
+            yield Problem(
+                f"{path}.{name}", f"{value} is out of range", "give 1 or more" if isinstance(value, int) else "give a number above 0"
+            )
+
+
+def _check_adam(learner: MegatronLearnerSettings) -> Iterator[Problem]:
+    for name in ("lr", "eps", "weight_decay", "clip_norm"):
+        if getattr(learner, name) < 0:
+            yield Problem(f"resources.learner.{name}", f"{getattr(learner, name)} is out of range", "give a number that is 0 or more")
+    if not all(0 <= beta < 1 for beta in learner.betas):
+        message = f"{list(learner.betas)} are no decay rates"
+        yield Problem("resources.learner.betas", message, "give two numbers of at least 0 and below 1")
 
 
 def _check_urls(engine: SglangEngineSettings, cells: CellsSettings) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ dropped once their group has been selected.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -15,6 +15,9 @@ from gyre.records import Batch, ScoredExecution, Trajectory, Trees, op
 from gyre.trajectory.advantage import group_advantages
 from gyre.trajectory.sampling import ROLE_ORDER, materialize, select_trajectories
 from gyre.trajectory.tree import TrajectoryTree
+
+Role = Literal["main", "main-summary", "sub-agent", "sub-agent-summary", "side"]
+"""What a call may be; `gyre.trajectory.node.ROLES` in a form that a pipeline's settings are checked with."""
 
 
 @op("tree_select")
@@ -25,7 +28,7 @@ class TreeSelect:
         self,
         *,
         j_max: int | None = 5,
-        role_order: list[str] | None = None,
+        role_order: list[Role] | None = None,
         normalize_std: bool = True,
         seed: int = 0,
         trees: Trees,

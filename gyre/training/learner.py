@@ -92,7 +92,7 @@ class MegatronLearner:
             layout: of the cell; every size must be 1.
             adam: optimizer settings; used by the core alone.
             objective: bounds of the objective.
-            temperature: sampling temperature of the run; log-probabilities on both sides are at it.
+            temperature: sampling temperature of the run; log-probabilities on both sides are at it. Those of a greedy run (0) are at 1.
             role: only the core holds optimizer state.
             device: "cpu" or "cuda".
             seed: of initial weights where none are loaded.
@@ -103,7 +103,7 @@ class MegatronLearner:
         # Read now: the folder may be a checkpoint, which is deleted when newer ones are there.
         self._companions = read_companions(Path(model_dir))
         self.role = role
-        self.temperature = temperature
+        self.temperature = temperature or 1.0
         self.objective = objective or GspoSettings()
         self._device = device
         self._adam = adam or AdamSettings()

@@ -33,7 +33,7 @@ class GspoSettings:
     token_weight_cap: float = 5.0
     """Largest token weight w_t."""
     clip_low: float = 0.995
-    """Execution ratios below this are clipped where the advantage is negative."""
+    """Execution ratios below this are clipped where the advantage is negative; 0 clips none."""
     clip_high: float = 1.005
     """Execution ratios above this are clipped where the advantage is positive."""
 
@@ -84,7 +84,7 @@ def execution_mask(advantage: float, log_ratio: LogRatio, settings: GspoSettings
     log_s = log_ratio.total / log_ratio.num_targets
     if advantage > 0 and log_s > math.log(settings.clip_high):
         return 0
-    if advantage < 0 and log_s < math.log(settings.clip_low):
+    if advantage < 0 and settings.clip_low > 0 and log_s < math.log(settings.clip_low):
         return 0
     return 1
 

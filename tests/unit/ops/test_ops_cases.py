@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 
-from gyre.ops.tree_select import TreeSelect
+from gyre.ops.tree_select import Role, TreeSelect
 from gyre.records import Batch, ScoredExecution
+from gyre.trajectory.node import ROLES
 from gyre.trajectory.tree import TrajectoryTree
 
 
@@ -46,3 +47,7 @@ async def test_case_17_trees_of_a_group_are_dropped_whatever_became_of_its_membe
     selected = await TreeSelect(trees=trees).run(Batch.of(ScoredExecution, rows))
     assert trees.trees == {}
     assert selected.table.column("execution_id").to_pylist() == ids[:2]
+
+
+def test_the_roles_of_a_pipelines_order_are_those_that_a_call_may_have() -> None:
+    assert get_args(Role) == ROLES

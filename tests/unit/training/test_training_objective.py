@@ -54,6 +54,10 @@ def test_clip_is_one_sided_by_the_sign_of_the_advantage(advantage: float, ratio:
     assert execution_mask(advantage, LogRatio(3 * math.log(ratio), 3), GspoSettings()) == mask
 
 
+def test_a_lower_bound_of_zero_clips_nothing():
+    assert execution_mask(-1.0, LogRatio(-300.0, 3), GspoSettings(clip_low=0.0)) == 1
+
+
 def test_an_execution_without_targets_is_not_clipped():
     assert execution_mask(1.0, LogRatio(0.0, 0), GspoSettings()) == 1
     logp = torch.zeros(0, requires_grad=True)
