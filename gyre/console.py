@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import click
@@ -57,7 +58,14 @@ def _report_problems(error: SpecError, *, as_json: bool) -> None:
 
 def print_json(document: Any) -> None:
     """Print one JSON document; what JSON cannot say (NaN, times) becomes null or text."""
-    click.echo(json.dumps(_without_nan(document), indent=2, default=str))
+    click.echo(json.dumps(_without_nan(document), indent=2, default=_plain))
+
+
+def _plain(value: Any) -> int | float | str:
+    """A sum of whole numbers comes out of DuckDB as a decimal, and is a number all the same."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return str(value)
 
 
 def _without_nan(value: Any) -> Any:
@@ -75,8 +83,8 @@ def print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    # Into a pipe nothing is cut: 80 columns are a terminal's limit, not a file's.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    # Into a pipe nothing is cut: 80 columns are a terminal's limit, not a file's. Brackets in a cell are text, not Rich's markup.
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     count = 0
     for count, row in enumerate(rows, start=1):  # noqa: B007 (count is the number of rows)

@@ -60,12 +60,14 @@ def inspect(run: Path | str, execution_id: str | None = None, *, as_json: bool =
     run_dir = require_run(run)
     found = list_executions(run_dir) if execution_id is None else describe_execution(run_dir, execution_id)
     if as_json:
-        print(json.dumps(found, indent=2, default=str))
+        # JSON has no NaN, which a broken run may hold; it becomes null.
+        plain = json.loads(json.dumps(found, default=str), parse_constant=lambda _: None)
+        print(json.dumps(plain, indent=2))
         return
     from rich.console import Console
 
     picture = render_executions(found) if isinstance(found, list) else render_execution(found)
-    Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(picture)
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(picture)
 
 
 def list_executions(run_dir: Path) -> list[dict[str, Any]]:

@@ -16,6 +16,10 @@ from gyre.store.columns import TABLE_KEYS, TABLES, dataset_path, log_dir, stored
 from gyre.store.run_store import has_spans, read_table, sources
 
 
+_CATALOG = {"show", "information_schema", "duckdb_tables", "duckdb_views", "duckdb_columns"}
+"""Words of a statement that asks which tables there are; no row of theirs is read for it."""
+
+
 def require_run(run_dir: Path | str) -> Path:
     """The run's directory as a path.
 
@@ -43,6 +47,8 @@ def query(run: Path | str, sql: str) -> pa.Table:
         for table in TABLES:
             if table in names:
                 _register(connection, run_dir, table)
+            elif names & _CATALOG:
+                connection.register(table, table_schema(table).empty_table())
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         try:

@@ -9,6 +9,7 @@ import pytest
 from support.tiny_run import make_tiny_run
 
 from gyre.cli import run_cli
+from gyre.store.run_store import RunStore
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,30 @@ def test_a_query_gives_a_list_of_row_objects(tiny_run, capsys):
     text = capsys.readouterr().out
     assert "x" * 300 in text
     assert "(3 rows)" in text
+
+
+def test_sums_of_whole_numbers_are_numbers(tiny_run, capsys):
+    sql = "SELECT sum(version) AS total, sum(version) / 4 AS part, 0.5 AS half FROM steps"
+    assert run_cli(["query", str(tiny_run), sql, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows == [{"total": 6, "part": 1.5, "half": 0.5}]
+    assert [type(value) for value in rows[0].values()] == [int, float, float]
+
+
+def test_brackets_in_a_cell_are_text(tiny_run, capsys):
+    assert run_cli(["query", str(tiny_run), "SELECT 'test_sort[reverse] /bin/sh[/]' AS query_id"]) == 0
+    assert "test_sort[reverse] /bin/sh[/]" in capsys.readouterr().out
+
+
+def test_inspect_shows_brackets_and_says_null_for_what_is_no_number(tmp_path, capsys):
+    run = make_tiny_run(tmp_path / "run")
+    store = RunStore(run, writer="control")
+    [row] = store.read("executions", where="execution_id = 'g000000-00'").to_pylist()
+    store.append("executions", [row | {"query_id": "sort[/]", "launched_at_s": float("nan")}])
+    assert run_cli(["inspect", str(run)]) == 0
+    assert "sort[/]" in capsys.readouterr().out
+    assert run_cli(["inspect", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)[0]["seconds"] is None
 
 
 def test_a_bad_query_is_the_users_mistake(tiny_run, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gyre.errors import UserError
+from gyre.store.columns import TABLES
 from gyre.store.query import query, require_run
 from gyre.store.run_store import RunStore
 
@@ -25,6 +26,12 @@ def test_a_query_sees_lance_and_log(run_dir: Path) -> None:
     assert rows == [{"kind": "joined", "cell": 1}, {"kind": "published", "cell": -1}]
     assert query(run_dir, "SELECT count(*) AS n FROM executions").to_pylist() == [{"n": 0}]
     assert query(run_dir, "SELECT * FROM events").column_names == ["time_s", "kind", "cell", "detail"]
+
+
+def test_the_tables_can_be_listed(run_dir: Path) -> None:
+    assert {row["name"] for row in query(run_dir, "SHOW TABLES").to_pylist()} == set(TABLES)
+    columns = query(run_dir, "SELECT column_name FROM information_schema.columns WHERE table_name = 'events'")
+    assert columns["column_name"].to_pylist() == ["time_s", "kind", "cell", "detail"]
 
 
 @pytest.mark.parametrize(
