@@ -139,6 +139,9 @@ def _refuse_untrainable(path: Path, config: Mapping[str, Any]) -> None:
         )
     if config.get("hidden_act", "silu") != "silu":
         raise UserError(f"{path}: hidden_act {config['hidden_act']!r} cannot be trained", hint="use a model with hidden_act 'silu'")
+    for name in ("attention_bias", "mlp_bias"):
+        if config.get(name):
+            raise UserError(f"{path}: {name} is on, and such a model cannot be trained", hint="use a model without these biases")
     if config.get("use_sliding_window"):
         raise UserError(f"{path}: sliding-window attention cannot be trained", hint="set use_sliding_window to false")
 

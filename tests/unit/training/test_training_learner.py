@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import subprocess
@@ -241,6 +242,10 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, tiny_model: Path):
         MegatronLearner(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(UserError, match="model_type 'gpt2' cannot be trained"):
+        MegatronLearner(tmp_path)
+    shaped = json.loads((tiny_model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(shaped | {"attention_bias": True}))
+    with pytest.raises(UserError, match="attention_bias is on"):
         MegatronLearner(tmp_path)
     (tmp_path / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
     with pytest.raises(UserError, match=r"no \*\.safetensors file"):
