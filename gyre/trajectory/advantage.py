@@ -28,6 +28,7 @@ def group_advantages(rewards: Sequence[float | None], *, normalize_std: bool = T
     if len(valid) < 2 or max(valid) == min(valid):
         return [0.0] * len(rewards)
     mean = math.fsum(valid) / len(valid)
-    std = math.sqrt(math.fsum((reward - mean) ** 2 for reward in valid) / len(valid))
+    # hypot scales before it squares: scores of any size have a deviation.
+    std = math.hypot(*(reward - mean for reward in valid)) / math.sqrt(len(valid))
     scale = std + eps if normalize_std else 1.0
     return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]

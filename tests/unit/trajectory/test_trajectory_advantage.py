@@ -28,6 +28,11 @@ def test_a_reward_that_is_no_number_is_refused() -> None:
         group_advantages([1.0, math.inf])
 
 
+def test_scores_of_any_size_have_a_deviation() -> None:
+    """A scorer's number ends up as an advantage, never as an overflow that would end the run."""
+    assert group_advantages([0.0, 1e200, None]) == pytest.approx([-1.0, 1.0, 0.0])
+
+
 @given(REWARDS)
 @settings(max_examples=50, deadline=None)
 def test_centred_ordered_and_blind_to_executions_without_reward(rewards: list[float | None]) -> None:
