@@ -17,6 +17,8 @@ from gyre.store.columns import table_schema
 from gyre.trajectory.columns import list_column, list_values
 
 SPANS_TABLE = "trajectory_spans"
+PIECE_ROWS = 1000
+"""Rows that are expanded into one list column, whose offsets count to 2^31: a path may have a million tokens."""
 _SHARED = ("execution_id", "attempt", "trajectory_id", "leaf_node_id", "role", "advantage", "group_id", "step_version")
 
 
@@ -50,6 +52,11 @@ def find_ranges(mask: np.ndarray) -> list[dict[str, int]]:
 def expand_spans(spans: pa.Table, calls: pa.Table) -> pa.Table:
     """Whole rows of `trajectories`; one whose path is not in `calls` has no tokens."""
     trees = _trees(calls)
+    starts = range(0, max(spans.num_rows, 1), PIECE_ROWS)
+    return pa.concat_tables([_expand_piece(spans.slice(start, PIECE_ROWS), trees) for start in starts])
+
+
+def _expand_piece(spans: pa.Table, trees: Mapping[tuple[str, int], Mapping[int, _Call]]) -> pa.Table:
     ids, masks, logprobs = [], [], []
     for row in spans.select(["execution_id", "attempt", "leaf_node_id", "target_spans"]).to_pylist():
         path = _path(trees.get((row["execution_id"], row["attempt"]), {}), row["leaf_node_id"])

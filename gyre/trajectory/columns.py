@@ -35,12 +35,13 @@ def span_column(spans: Sequence[Sequence[tuple[int, int, int]]]) -> pa.Array:
 
 def list_values(table: pa.Table, name: str) -> list[NDArray[Any]]:
     """The lists of one column as arrays; a null inside a list of floats reads as NaN."""
-    column = table[name].combine_chunks()
-    if not len(column):
-        return []
-    values = column.flatten().to_numpy(zero_copy_only=False)
-    ends = np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))
-    return np.split(values, ends[:-1])
+    # Chunk by chunk: the tokens of a large run are more than the 32-bit offsets of one list column can count.
+    lists: list[NDArray[Any]] = []
+    for chunk in table[name].chunks:
+        if len(chunk):
+            ends = np.cumsum(chunk.value_lengths().to_numpy(zero_copy_only=False))
+            lists += np.split(chunk.flatten().to_numpy(zero_copy_only=False), ends[:-1])
+    return lists
 
 
 def _offsets(lists: Sequence[Any]) -> pa.Array:

@@ -202,10 +202,12 @@ def _grouped(rows: Any, key: Any) -> dict[Any, list[Any]]:
 
 
 def _lists(table: pa.Table, name: str, dtype: type[np.generic]) -> list[np.ndarray]:
-    column = table.column(name).combine_chunks()
-    values = column.values.to_numpy(zero_copy_only=False).astype(dtype)
-    bounds = column.offsets.to_numpy()
-    return [values[start:end] for start, end in itertools.pairwise(bounds)]
+    # Chunk by chunk: together, the tokens of a large run are more than the 32-bit offsets of one list column can count.
+    lists: list[np.ndarray] = []
+    for chunk in table.column(name).chunks:
+        values = chunk.values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+        lists += [values[start:end] for start, end in itertools.pairwise(chunk.offsets.to_numpy())]
+    return lists
 
 
 def _call_nodes(table: pa.Table) -> list[CallNode]:

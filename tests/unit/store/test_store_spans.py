@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_run import fake_recompute, make_tiny_run
 
+from gyre.store.checks.data import _lists
 from gyre.store.columns import dataset_path
 from gyre.store.query import query
 from gyre.store.resume import forget_after
 from gyre.store.run_store import read_table
 from gyre.store.spans import find_ranges
 from gyre.store.verify import verify
+from gyre.trajectory.columns import list_values
 
 
 @pytest.mark.parametrize("is_folded", [True, False])
@@ -29,6 +31,20 @@ def test_readers_see_no_difference(tmp_path: Path, is_folded: bool) -> None:
     sql = "SELECT trajectory_id, len(input_ids) AS n FROM trajectories ORDER BY ALL"
     assert query(spans, sql).equals(query(whole, sql))
     assert verify(spans, recompute=fake_recompute).breaches == ()
+
+
+def test_a_large_run_is_expanded_and_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its tokens are more than the offsets of one list column can count, so lists are made and read chunk by chunk."""
+    monkeypatch.setattr("gyre.store.spans.PIECE_ROWS", 2)
+    whole, spans = make_tiny_run(tmp_path / "whole"), make_tiny_run(tmp_path / "spans", trajectories="spans")
+    found = read_table(spans, "trajectories")
+    assert found.equals(read_table(whole, "trajectories"))
+    chunks = found.column("input_ids").chunks
+    assert max(map(len, chunks)) == 2
+    places = [chunk.values.to_numpy() for chunk in chunks if len(chunk)]
+    for lists in (list_values(found, "input_ids"), _lists(found, "input_ids", np.int32)):
+        assert [tokens.tolist() for tokens in lists] == found.column("input_ids").to_pylist()
+        assert all(any(np.shares_memory(tokens, place) for place in places) for tokens in lists)
 
 
 def test_spans_after_a_checkpoint_are_removed(tmp_path: Path) -> None:
