@@ -15,7 +15,6 @@ from gyre.errors import UserError
 from gyre.store.columns import TABLE_KEYS, TABLES, dataset_path, log_dir, stored_schema, table_schema
 from gyre.store.run_store import has_spans, read_table, sources
 
-
 _CATALOG = {"show", "information_schema", "duckdb_tables", "duckdb_views", "duckdb_columns"}
 """Words of a statement that asks which tables there are; no row of theirs is read for it."""
 

@@ -116,6 +116,7 @@ def count_run(data: RunData) -> dict[str, float]:
     """The counters of a run and the means that people look at."""
     closed = sum(row["status"] in CLOSED for row in data.executions)
     launched = sum(row["status"] in CLOSED or row["status"] == "running" for row in data.executions)
+    sampled = [node for node in data.calls if node.row["provenance"] == "policy"]
     staleness = [row["v_t"] - row["v_d"] for row in data.consumption]
     return {
         "d": len(data.executions),
@@ -128,4 +129,5 @@ def count_run(data: RunData) -> dict[str, float]:
         "trajectories": len(data.trajectories),
         "targets": int(sum(trajectory.target_mask.sum() for trajectory in data.committed)),
         "staleness_mean": sum(staleness) / len(staleness) if staleness else 0.0,
+        "mixed_share": sum(len(node.output_ids) for node in sampled if node.is_mixed) / max(sum(len(n.output_ids) for n in sampled), 1),
     }

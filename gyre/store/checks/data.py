@@ -22,6 +22,8 @@ from gyre.store.settings import RunSettings, read_settings
 
 CLOSED = ("completed", "failed", "timeout", "cancelled")
 """Statuses of an execution that is over."""
+MIXED_MARK = '"versions":"mixed"'
+"""What the proxy writes into `sampling` of a call whose version spans are not known exactly."""
 
 
 class Breach(NamedTuple):
@@ -47,6 +49,8 @@ class CallNode:
     """Sampled tokens."""
     logprobs: np.ndarray
     """One behaviour log-probability per sampled token; NaN where null."""
+    is_mixed: bool
+    """True where the engine could not say which versions sampled which tokens, so that none of them may train."""
 
     @property
     def key(self) -> str:
@@ -216,7 +220,11 @@ def _call_nodes(table: pa.Table) -> list[CallNode]:
     rows = table.drop_columns(["input_ids", "output_ids", "output_logprobs", "message_digests", "sampling"]).to_pylist()
     inputs, outputs = _lists(table, "input_ids", np.int32), _lists(table, "output_ids", np.int32)
     logprobs = _lists(table, "output_logprobs", np.float32)
-    return [CallNode(row=row, input_ids=i, output_ids=o, logprobs=p) for row, i, o, p in zip(rows, inputs, outputs, logprobs, strict=True)]
+    mixed = [MIXED_MARK in sampling for sampling in table.column("sampling").to_pylist()]
+    return [
+        CallNode(row=row, input_ids=i, output_ids=o, logprobs=p, is_mixed=m)
+        for row, i, o, p, m in zip(rows, inputs, outputs, logprobs, mixed, strict=True)
+    ]
 
 
 def _trajectory_rows(table: pa.Table) -> list[TrajectoryRow]:

@@ -47,7 +47,7 @@ class Comparison(NamedTuple):
     """What the recomputation found."""
 
     figures: dict[str, float]
-    """Number of targets, mean and tail of the absolute differences, share of mixed targets."""
+    """Number of targets, mean and tail of the absolute differences."""
     breaches: list[Breach]
     notes: list[str]
     """What could not be compared, and why."""
@@ -81,8 +81,7 @@ def compare_logprobs(data: RunData, recompute: Recompute, *, most_per_version: i
     """Recompute the log-probabilities of all targets, or of `most_per_version` trajectories drawn per version."""
     asked = ask_by_version(data)
     rng = np.random.default_rng(seed)
-    num_targets = sum(len(item.positions) for items in asked.values() for item in items)
-    num_mixed = sum(len(item.positions) for item in asked.pop(MIXED_VERSION, []))
+    asked.pop(MIXED_VERSION, None)
     differences: list[np.ndarray] = []
     breaches: list[Breach] = []
     notes: list[str] = []
@@ -96,7 +95,7 @@ def compare_logprobs(data: RunData, recompute: Recompute, *, most_per_version: i
             difference = np.abs(values.astype(np.float64) - item.trajectory.logprobs[item.positions])
             differences.append(difference)
             breaches += _single(item, difference, version)
-    figures = _figures(np.concatenate(differences) if differences else np.empty(0), num_mixed / max(num_targets, 1))
+    figures = _figures(np.concatenate(differences) if differences else np.empty(0))
     return Comparison(figures, [*breaches, *_overall(figures)], notes)
 
 
@@ -123,14 +122,13 @@ def _single(item: Asked, difference: np.ndarray, version: int) -> Iterator[Breac
         )
 
 
-def _figures(differences: np.ndarray, mixed_share: float) -> dict[str, float]:
+def _figures(differences: np.ndarray) -> dict[str, float]:
     any_left = len(differences) > 0
     return {
         "recomputed_targets": len(differences),
         "logprob_abs_diff_mean": float(differences.mean()) if any_left else 0.0,
         "logprob_abs_diff_p999": float(np.percentile(differences, TAIL_PERCENTILE)) if any_left else 0.0,
         "logprob_abs_diff_max": float(differences.max()) if any_left else 0.0,
-        "mixed_share": mixed_share,
     }
 
 

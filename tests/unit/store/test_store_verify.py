@@ -225,6 +225,13 @@ def test_a_version_without_a_checkpoint_is_noted(run_dir: Path) -> None:
     assert report.figures["recomputed_targets"] < report.figures["targets"]
 
 
+def test_tokens_of_calls_whose_versions_are_not_known_are_reported(run_dir: Path) -> None:
+    assert verify(run_dir).figures["mixed_share"] == 0
+    tokens = sum(len(row["output_ids"]) for row in read_table(run_dir, "calls").to_pylist())
+    alter(run_dir, "calls", FIRST | {"node_id": 1}, sampling='{"asked":{},"used":{},"versions":"mixed"}', trainable=False)
+    assert verify(run_dir).figures["mixed_share"] == pytest.approx(2 / tokens)
+
+
 def test_a_sample_is_taken_only_when_asked_for(run_dir: Path) -> None:
     whole, sample = verify(run_dir, recompute=fake_recompute), verify(run_dir, recompute=fake_recompute, most_per_version=2)
     assert 0 < sample.figures["recomputed_targets"] < whole.figures["recomputed_targets"]
