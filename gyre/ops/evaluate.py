@@ -8,6 +8,7 @@ have their designated assessment keep it.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -109,6 +110,8 @@ class Evaluate:
 
     def _repeat(self, group: o.GroupOutcomes, row: dict[str, Any], earlier: Mapping[str, Any]) -> tuple[o.Action, ...]:
         """Take the designated assessment that was made before the resume instead of asking again."""
+        if earlier["reason"] == "cancelled":
+            return group.cancelled(row["execution_id"])
         if not earlier["valid"]:
             return group.budget_expired(row["execution_id"], now_s=float("inf"))
         return group.assessed(
@@ -137,10 +140,11 @@ class Evaluate:
         await asyncio.sleep(action.wait_s)
         async with self._slots:
             kill_point("between_harness_end_and_score")
-            found = await self._ask(row)
+            found, others = await self._ask(row)
         found["try"] = action.try_number
-        if not (found["valid"] and found["score"] is not None):
-            self.store.append("assessments", [{**found, "designated": False, "score": None, "valid": False}])
+        beside = others if _has_score(found) else [*others, found]
+        if beside:
+            self.store.append("assessments", [_not_designated(assessment) for assessment in beside])
         actions = group.assessed(
             action.execution_id,
             valid=found["valid"],
@@ -151,16 +155,25 @@ class Evaluate:
         )
         await self._perform(group, actions)
 
-    async def _ask(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Ask the scorer once. A scorer that fails, or answers nothing, has not scored: that is a reason, not a crash."""
+    async def _ask(self, row: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Ask the scorer once: what it says of the preserved work, and of intermediate states beside it.
+
+        A scorer that fails, or says nothing of the preserved work, has not scored: that is a reason, not a crash.
+        """
         batch = Batch.of(ClosedExecution, [row])
         try:
             answered = (await self.scorer(batch)).rows()
             reason = "the scorer answered nothing for this execution"
         except Exception as error:
             answered, reason = [], f"the scorer failed: {type(error).__name__}: {error}"
-        matching = [a for a in answered if a["execution_id"] == row["execution_id"]]
-        return matching[0] if matching else self._assessment(row, valid=False, score=None, reason=reason, tries=1)
+        said = [a for a in answered if a["execution_id"] == row["execution_id"]]
+        whole = next((a for a in said if a["artifact_version"] == row["artifact_version"] and not a["branch"]), None)
+        others = [a for a in said if a is not whole]
+        if whole is not None:
+            return whole, others
+        if others:
+            reason = "the scorer assessed other states of this execution, not the preserved one"
+        return self._assessment(row, valid=False, score=None, reason=reason, tries=1), others
 
     def _assessment(
         self, row: Mapping[str, Any], *, valid: bool, score: float | None, reason: str, tries: int, designated: bool = False
@@ -225,3 +238,12 @@ class Evaluate:
                 "reward_sum": float(sum(rewards)),
             }
         )
+
+
+def _has_score(assessment: Mapping[str, Any]) -> bool:
+    return bool(assessment["valid"]) and assessment["score"] is not None and math.isfinite(assessment["score"])
+
+
+def _not_designated(assessment: Mapping[str, Any]) -> dict[str, Any]:
+    is_valid = _has_score(assessment)
+    return {**assessment, "designated": False, "valid": is_valid, "score": assessment["score"] if is_valid else None}
