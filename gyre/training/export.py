@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from gyre.errors import UserError
-from gyre.training.checkpoint import latest_checkpoint
+from gyre.training.checkpoint import Checkpoint, latest_checkpoint
 
 
 def export_run(run_dir: Path, out: Path) -> Path:
@@ -17,19 +17,32 @@ def export_run(run_dir: Path, out: Path) -> Path:
     """
     if not run_dir.is_dir():
         raise UserError(f"{run_dir}: there is no such run", hint="give the run directory that gyre run printed")
+    checkpoint = _newest(run_dir)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: already holds something", hint="give a new or empty folder")
+    partial = out.with_name(f".{out.name}.partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            shutil.copytree(checkpoint.model_dir, partial)
+            break
+        except OSError:
+            # A run that goes on deletes old checkpoints, this one perhaps while it was copied.
+            if checkpoint.path.is_dir():
+                raise
+            checkpoint = _newest(run_dir)
+    if out.exists():
+        out.rmdir()
+    partial.rename(out)
+    return out
+
+
+def _newest(run_dir: Path) -> Checkpoint:
     checkpoint = latest_checkpoint(run_dir)
     if checkpoint is None:
         raise UserError(
             f"{run_dir}: the run has no checkpoint yet, so there is no model to export",
             hint="let the run finish a step, or export another run",
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: already holds something", hint="give a new or empty folder")
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(checkpoint.model_dir, partial)
-    if out.exists():
-        out.rmdir()
-    partial.rename(out)
-    return out
+    return checkpoint

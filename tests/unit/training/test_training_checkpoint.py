@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,21 @@ def test_export_copies_the_newest_model(tmp_path: Path):
     with pytest.raises(UserError, match="already holds something"):
         export_run(run, out)
     assert [p.name for p in out.parent.iterdir()] == ["out"]
+
+
+def test_export_takes_the_next_checkpoint_when_the_run_deletes_the_one_it_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run, copytree = tmp_path / "run", shutil.copytree
+    write(run, 1, "old")
+
+    def overtaken(source: Path, target: Path) -> None:
+        copytree(source, target)
+        if source.parent.name == "1":
+            write(run, 2, "new")
+            prune_checkpoints(run, keep=1)
+            raise shutil.Error([(str(source / "config.json"), str(target), "no such file")])
+
+    monkeypatch.setattr("gyre.training.export.shutil.copytree", overtaken)
+    assert (export_run(run, tmp_path / "out") / "model.safetensors").read_text() == "new"
 
 
 def test_reading_checkpoints_imports_no_torch():
