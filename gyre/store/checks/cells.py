@@ -58,6 +58,7 @@ def check_places(data: RunData) -> Iterator[Breach]:
     changes += [(row["launched_at_s"], 2, "launched", row["execution_id"]) for row in data.executions if _has_run(row)]
     changes += [(row["time_s"], 1, row["kind"], row["cell"]) for row in data.events if row["kind"] in _ROLE_EVENTS]
     running, away = 0, set[int]()
+    changes = [change for change in changes if change[0] <= data.read_at_s]
     for time_s, _, kind, subject in sorted(changes, key=lambda change: change[:2]):
         running += {"launched": 1, "finished": -1}.get(kind, 0)
         if kind == "resumed":
@@ -92,7 +93,8 @@ def check_step_events(data: RunData) -> Iterator[Breach]:
     for version in sorted(updated.keys() - versions - ({data.version + 1} if not data.is_finished else set())):
         yield Breach("events", f"updated {version}", "names a version that no step made")
     if not data.was_resumed:
-        for version in sorted(versions - updated.keys() if updated else ()):
+        # The newest may just have been committed.
+        for version in sorted(versions - updated.keys() - {data.version} if updated else ()):
             yield Breach("events", f"updated {version}", "is missing, although that step was committed")
         for version, count in updated.items():
             if count > 1:

@@ -1,12 +1,14 @@
 """A run's tables in the form in which `gyre verify` checks them: rows by what they belong to, token lists as numpy arrays.
 
-Everything is read once, log included. Reading judges nothing: rows that contradict each other are all here.
+Everything is read once, log included. Reading judges nothing: rows that contradict each other are all here. Of a run that goes on
+meanwhile, what a row stands on is read after it, and rows that are newer than the reading are left out: tables are read one by one.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from gyre.store.settings import RunSettings, read_settings
 
 CLOSED = ("completed", "failed", "timeout", "cancelled")
 """Statuses of an execution that is over."""
+READING_ORDER = ("steps", "events", "publications", "consumption", "trajectories", "calls", "assessments", "executions")
+"""Later tables have what rows of earlier ones stand on."""
 MIXED_MARK = '"versions":"mixed"'
 """What the proxy writes into `sampling` of a call whose version spans are not known exactly."""
 
@@ -91,6 +95,8 @@ class RunData:
     events: Sequence[Mapping[str, Any]]
     calls: Sequence[CallNode]
     trajectories: Sequence[TrajectoryRow]
+    read_at_s: float
+    """When the reading began: what the rows of a run that goes on say of later moments is incomplete."""
 
     @cached_property
     def execution(self) -> dict[str, Mapping[str, Any]]:
@@ -174,15 +180,37 @@ def load_execution(run_dir: Path, execution_id: str) -> RunData:
 
 
 def _load(run_dir: Path, where: Mapping[str, str]) -> RunData:
-    names = ("executions", "assessments", "steps", "consumption", "publications", "events")
-    rows = {name: read_table(run_dir, name, where=where.get(name)).to_pylist() for name in names}
-    return RunData(
-        run_dir=run_dir,
-        settings=read_settings(run_dir),
-        calls=_call_nodes(read_table(run_dir, "calls", where=where.get("calls"))),
-        trajectories=_trajectory_rows(read_table(run_dir, "trajectories", where=where.get("trajectories"))),
-        **rows,
-    )
+    read_at_s = time.time()
+    tables = {name: read_table(run_dir, name, where=where.get(name)) for name in READING_ORDER}
+    calls, trajectories = _call_nodes(tables.pop("calls")), _trajectory_rows(tables.pop("trajectories"))
+    rows: dict[str, list[Mapping[str, Any]]] = {name: table.to_pylist() for name, table in tables.items()}
+    if not where:
+        went_on = read_table(run_dir, "steps", columns=["version"]).num_rows > len(rows["steps"])
+        late = {row["group_id"] for row in rows["executions"] if row["dispatched_at_s"] > read_at_s}
+        rows = _as_of(rows, read_at_s, late, went_on=went_on)
+        calls = [node for node in calls if not node.row["finished_at_s"] > read_at_s]
+        trajectories = [trajectory for trajectory in trajectories if trajectory.row["group_id"] not in late]
+    return RunData(run_dir=run_dir, settings=read_settings(run_dir), calls=calls, trajectories=trajectories, read_at_s=read_at_s, **rows)
+
+
+def _as_of(
+    rows: Mapping[str, list[Mapping[str, Any]]], read_at_s: float, late: set[str], *, went_on: bool
+) -> dict[str, list[Mapping[str, Any]]]:
+    """Leave out what was written while the tables were read: groups admitted and assessments made, and steps that were committed."""
+    found = dict(rows)
+    found["executions"] = [row for row in rows["executions"] if row["group_id"] not in late]
+    found["assessments"] = [row for row in rows["assessments"] if not row["created_at_s"] > read_at_s]
+    if went_on:
+        version = max((row["version"] for row in rows["steps"]), default=0)
+        found["events"] = [row for row in rows["events"] if row["kind"] not in ("updated", "published") or _version_of(row) <= version]
+        found["publications"] = [row for row in rows["publications"] if row["version"] <= version]
+        found["consumption"] = [row for row in rows["consumption"] if row["step_version"] <= version]
+    return found
+
+
+def _version_of(event: Mapping[str, Any]) -> int:
+    version = (parse_detail(event["detail"]) or {}).get("version")
+    return version if isinstance(version, int) else 0
 
 
 def parse_detail(text: str) -> Mapping[str, Any] | None:

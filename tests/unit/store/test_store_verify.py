@@ -14,7 +14,7 @@ import pytest
 from support.tiny_run import START_S, fake_recompute, make_tiny_run
 
 from gyre.errors import UserError
-from gyre.store.columns import dataset_path
+from gyre.store.columns import TABLES, dataset_path
 from gyre.store.run_store import RunStore, read_table
 from gyre.store.verify import VerifyReport, verify
 
@@ -238,6 +238,11 @@ def test_a_sample_is_taken_only_when_asked_for(run_dir: Path) -> None:
 
 
 def test_an_interrupted_run_is_not_blamed_for_what_is_left_to_do(run_dir: Path) -> None:
+    cut_off(run_dir)
+    assert named(verify(run_dir, recompute=fake_recompute)) == ""
+
+
+def cut_off(run_dir: Path) -> None:
     """Two steps are committed; of the third, trajectories are drawn, one execution runs and one waits for its score."""
     for table, column in (("steps", "version"), ("consumption", "step_version")):
         rewrite(run_dir, table, lambda rows, column=column: [row for row in rows if row[column] < 3])
@@ -246,7 +251,32 @@ def test_an_interrupted_run_is_not_blamed_for_what_is_left_to_do(run_dir: Path) 
     rewrite(run_dir, "trajectories", lambda rows: [row for row in rows if not row["execution_id"].startswith("g000005")])
     rewrite(run_dir, "assessments", lambda rows: [row for row in rows if row["execution_id"] not in ("g000005-00", "g000005-01")])
     alter(run_dir, "executions", {"execution_id": "g000005-01"}, status="running", finished_at_s=None)
-    assert named(verify(run_dir, recompute=fake_recompute)) == ""
+
+
+@pytest.mark.parametrize("num_read", range(1, len(TABLES)))
+@pytest.mark.parametrize("cut", ["third step", "first dispatch"])
+def test_a_run_that_goes_on_while_it_is_read_is_not_blamed(
+    sound_run: Path, run_dir: Path, num_read: int, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are read one after another; whatever happens in between, the rows of one stand on those of another."""
+    if cut == "third step":
+        cut_off(run_dir)
+        began_s = START_S + 290.0
+    else:
+        for table in TABLES:
+            early = {"events": lambda row: row["kind"] == "dispatched" and row["time_s"] == START_S}.get(table, lambda row: False)
+            rewrite(run_dir, table, lambda rows, early=early: [row for row in rows if early(row)])
+        began_s = START_S - 0.5
+    times_read = 0
+
+    def read(_: Path, table: str, **options: Any) -> pa.Table:
+        nonlocal times_read
+        times_read += 1
+        return read_table(run_dir if times_read <= num_read else sound_run, table, **options)
+
+    monkeypatch.setattr("gyre.store.checks.data.read_table", read)
+    monkeypatch.setattr("gyre.store.checks.data.time.time", lambda: began_s)
+    assert named(verify(run_dir)) == ""
 
 
 def test_rows_still_in_the_log_are_verified_too(run_dir: Path) -> None:
