@@ -308,7 +308,7 @@ class Engines(Protocol):
         ...
 
     def assign(self, execution_id: str, engine: str) -> None:
-        """Serve an execution from an engine from now on."""
+        """Serve an execution that is launched from an engine, unless a role change has moved it on already."""
         ...
 
     async def route(self, execution_id: str) -> str:

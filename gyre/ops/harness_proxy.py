@@ -95,6 +95,8 @@ class HarnessProxy:
         self._live: dict[str, asyncio.Task[None]] = {}
         self._background = Background()
         self._rows: dict[str, dict[str, Any]] = {}
+        self._cancelled: set[str] = set()
+        """Executions that were cancelled while nothing ran: no harness is started for them, however late launch or row come."""
 
     async def run(self, executions: Stream[Execution]) -> Stream[ClosedExecution]:
         """Emit each execution once, when its harness has ended and its records are frozen."""
@@ -130,6 +132,8 @@ class HarnessProxy:
                 state = await self.control.execution_state(row["execution_id"]) if row["restored"] else None
                 if state is not None and state["status"] in FINISHED:
                     await self._pass_on(row, state)
+                elif row["execution_id"] in self._cancelled:
+                    await self._close_cancelled(row)
                 else:
                     self._waiting[row["execution_id"]] = row
                     self._came.set()
@@ -151,9 +155,11 @@ class HarnessProxy:
     async def _launch_all(self) -> None:
         while (launch := await self.control.next_launch()) is not None:
             execution_id = launch["execution_id"]
-            while execution_id not in self._waiting:
+            while execution_id not in self._waiting and execution_id not in self._cancelled:
                 self._came.clear()
                 await self._came.wait()
+            if execution_id in self._cancelled:
+                continue
             row = self._waiting.pop(execution_id)
             self.engines.assign(execution_id, launch["engine"])
             task = self._background.start(self._run_one(row, launch["attempt"]))
@@ -168,6 +174,9 @@ class HarnessProxy:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+            else:
+                self._cancelled.add(execution_id)
+                self._came.set()
             row = queued or self._rows.get(execution_id)
             if row is not None:
                 await self._close_cancelled(row)
@@ -191,6 +200,9 @@ class HarnessProxy:
             result = await self.runner.run(row, attempt=attempt, proxy_url=self.url, key=key, workspace=workspace)
         finally:
             await self.proxy.close_execution(execution_id)
+        # It has ended by itself: a cancellation that comes now must not take its end away from whoever is told below.
+        self._live.pop(execution_id, None)
+        self._rows.pop(execution_id, None)
         if not self.keeps_trees:  # nobody selects from them; `calls` has the records
             self.proxy.drop_tree(execution_id)
         await self.control.finished(execution_id, result.status, result.reason)
@@ -203,7 +215,6 @@ class HarnessProxy:
             launched_at_s=launched_at_s,
             finished_at_s=result.finished_at_s,
         )
-        self._rows.pop(execution_id, None)
         await self._closed.put(Batch.of(ClosedExecution, [closed]))
 
     def _closed_row(

@@ -47,15 +47,18 @@ class EngineRoutes:
         return self._model_dir
 
     def assign(self, execution_id: str, engine: str) -> None:
-        """Serve an execution from an engine from now on."""
-        self._routes[execution_id] = engine
+        """Serve an execution that is launched from an engine, unless a role change has moved it on already.
+
+        Launches and role changes come over different doors. A launch that is performed after a move was decided before it, so the
+        engine that it names has left rollout: the move stays.
+        """
+        self._routes.setdefault(execution_id, engine)
         self._changed.set()
 
     def reroute(self, moves: Mapping[str, str]) -> None:
-        """Rewrite the routes of running executions."""
-        for execution_id, engine in moves.items():
-            if execution_id in self._routes:
-                self.assign(execution_id, engine)
+        """Rewrite routes, also of executions whose launch is still on its way."""
+        self._routes.update(moves)
+        self._changed.set()
 
     def forget(self, execution_id: str) -> None:
         """Drop the route of an execution that has ended."""

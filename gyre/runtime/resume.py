@@ -95,17 +95,16 @@ def _outstanding(stored: StoredRun, config: SchedulerConfig) -> tuple[RestoredGr
                 group_id=group_id,
                 group_index=index,
                 version=members[0]["dispatch_version"],
-                executions=tuple(_restored(execution_id, by_id.get(execution_id)) for execution_id in listed),
+                executions=tuple(_restored(e, by_id.get(e), is_valid=stored.designated.get(e, {}).get("valid", False)) for e in listed),
                 # The evaluation tells again when the group is ready: it has the outcomes.
                 is_ready=False,
-                num_valid=sum(1 for e in listed if e in stored.designated and stored.designated[e]["valid"]),
             )
         )
     return tuple(sorted(groups, key=lambda group: group.group_index))
 
 
-def _restored(execution_id: str, row: Mapping[str, Any] | None) -> RestoredExecution:
+def _restored(execution_id: str, row: Mapping[str, Any] | None, *, is_valid: bool) -> RestoredExecution:
     if row is None:
         return RestoredExecution(execution_id=execution_id, status="queued", attempts=0)
     status = "closed" if row["status"] in FINISHED else "running" if row["status"] == "running" else "queued"
-    return RestoredExecution(execution_id=execution_id, status=status, attempts=row["attempts"])
+    return RestoredExecution(execution_id=execution_id, status=status, attempts=row["attempts"], is_valid=is_valid)

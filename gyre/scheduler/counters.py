@@ -52,6 +52,8 @@ class Execution:
     """Attempts launched so far."""
     is_launched: bool = False
     """True once it is counted in p."""
+    is_valid: bool = False
+    """True once it has a valid outcome; kept under oversampling only."""
     is_cancelled: bool = False
     """True once its end was asked for."""
 

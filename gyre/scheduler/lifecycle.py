@@ -97,12 +97,17 @@ class Lifecycle:
             yield Reroute(moves=moves, reason="their engine is gone and places are free")
 
     def count_valid(self, execution_id: str) -> Iterator[Cancel]:
-        """Count a valid outcome; the N-th of an oversampled group cancels what is still open in it."""
+        """Count a valid outcome, once per execution; the N-th of an oversampled group cancels what is still open in it.
+
+        After a resume the evaluation tells again what it had told before: the outcome is not counted twice, but the surplus is
+        cancelled if the interruption came between the N-th outcome and that.
+        """
         execution = self._ledger.executions.get(execution_id)
         if execution is None or not self._config.oversample:
             return
         group = execution.group
-        group.num_valid += 1
+        group.num_valid += not execution.is_valid
+        execution.is_valid = True
         if group.num_valid >= self._config.group_size:
             yield from self._cancel_surplus(group)
 
@@ -126,10 +131,11 @@ class Lifecycle:
         ids = [execution.execution_id for execution in restored.executions]
         version = restored.version
         group = self._ledger.admit(group_id=restored.group_id, index=restored.group_index, version=version, execution_ids=ids)
-        group.num_valid = restored.num_valid
+        group.num_valid = sum(execution.is_valid for execution in restored.executions)
         self._staleness.admit(version=version, num_groups=1)
         for execution in restored.executions:
             self._ledger.executions[execution.execution_id].attempts = execution.attempts
+            self._ledger.executions[execution.execution_id].is_valid = execution.is_valid
             if execution.status != "queued":
                 self._ledger.launch(execution.execution_id)
             if execution.status == "closed":

@@ -19,6 +19,8 @@ class RestoredExecution:
     """'running' is launched again as a new attempt; 'closed': its harness had ended."""
     attempts: int
     """Attempts launched before."""
+    is_valid: bool = False
+    """True where a valid outcome is in the store; needed under oversampling only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +37,6 @@ class RestoredGroup:
     """All its executions."""
     is_ready: bool
     """True where every execution has its outcome in the store."""
-    num_valid: int = 0
-    """Valid outcomes in the store; needed under oversampling only."""
     expected_s: float = 0.0
     """Expected duration of its query, for 'longest_first'."""
 

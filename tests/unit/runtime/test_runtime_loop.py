@@ -16,6 +16,7 @@ from gyre.ops.dispatch import execution_ids
 from gyre.records import Batch, Execution, MicroStep
 from gyre.runtime.conductor import Conductor
 from gyre.runtime.control import ControlRoom
+from gyre.runtime.doors import EngineRoutes
 from gyre.scheduler.config import SchedulerConfig
 
 
@@ -262,3 +263,13 @@ async def test_an_open_horizon_ends_at_its_last_step_with_groups_outstanding() -
     status = world.room.status()
     assert status["is_complete"]
     assert status["dispatched"] > 3
+
+
+async def test_a_move_that_overtakes_the_launch_it_follows_is_kept() -> None:
+    """Launches and role changes come over different doors: the engine that a late launch names may have left rollout."""
+    routes = EngineRoutes(model_dir=Path("model"), urls={"cell0": "http://0", "cell1": "http://1", "cell2": "http://2"})
+    routes.reroute({"g000000-00": "cell1"})
+    routes.assign("g000000-00", "cell0")
+    assert await routes.route("g000000-00") == "http://1"
+    routes.reroute({"g000000-00": "cell2"})
+    assert await routes.route("g000000-00") == "http://2"

@@ -29,6 +29,8 @@ class Run:
     """Index, v_d, execution ids."""
     outcomes: set[str] = field(default_factory=set)
     """Executions with an outcome."""
+    valid: set[str] = field(default_factory=set)
+    """Executions with a valid one."""
     consumed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Groups of committed steps: v_d, v_t."""
     version: int = 0
@@ -41,10 +43,12 @@ class Run:
                 group_index=index,
                 version=version,
                 executions=tuple(
-                    RestoredExecution(execution_id=e, status=self.executions[e][0], attempts=self.executions[e][1]) for e in ids
+                    RestoredExecution(
+                        execution_id=e, status=self.executions[e][0], attempts=self.executions[e][1], is_valid=e in self.valid
+                    )
+                    for e in ids
                 ),
                 is_ready=self.is_ready(group_id),
-                num_valid=sum(e in self.outcomes for e in ids),
             )
             for group_id, (index, version, ids) in self.groups.items()
             if group_id not in self.consumed and (config.train or not self.is_ready(group_id))
@@ -175,6 +179,8 @@ class Driver:
         assert all(cell_engine(cell) != engine for cell in self._lost)
 
     def do_Cancel(self, decision: d.Cancel) -> None:
+        members = self.run.groups[decision.execution_id[:7]][2]
+        assert sum(e in self.run.valid for e in members) >= self.config.group_size, "cancelled with too few valid outcomes"
         self.after(0.2, lambda: self._finish(decision.execution_id, "cancelled"))
 
     def _finish(self, execution_id: str, status: str) -> None:
@@ -191,7 +197,9 @@ class Driver:
             self.after(2.0, lambda: self._assess(execution_id))
 
     def _assess(self, execution_id: str) -> None:
-        self.tell(self.scheduler.assessed, execution_id, valid=self.rng.random() < 0.9)
+        is_valid = self.rng.random() < 0.9
+        self.run.valid |= {execution_id} if is_valid else set()
+        self.tell(self.scheduler.assessed, execution_id, valid=is_valid)
         self._resolve(execution_id)
 
     def _resolve(self, execution_id: str) -> None:
@@ -201,9 +209,12 @@ class Driver:
             self.tell(self.scheduler.group_ready, group_id)
 
     def _score_unscored(self) -> None:
+        """What the evaluation does after a resume: it tells again what it knows, and scores the rest."""
         for execution_id, (status, _) in self.run.executions.items():
             if status == "closed" and execution_id not in self.run.outcomes:
                 self.after(2.0, lambda e=execution_id: self._assess(e))
+            elif execution_id in self.run.outcomes:
+                self.after(0.1, lambda e=execution_id: self.tell(self.scheduler.assessed, e, valid=e in self.run.valid))
 
     def do_Reroute(self, decision: d.Reroute) -> None:
         for move in decision.moves:

@@ -261,6 +261,31 @@ def test_restore_relaunches_first_and_keeps_dispatch_versions() -> None:
     assert s.admitted("g1", 1, ["g1-0"], 0, now_s=1.0) == ()
 
 
+def test_outcomes_that_are_told_again_after_a_resume_count_once() -> None:
+    s = Scheduler(make(groups_per_step=1, steps=1, mu=1, group_size=2, oversample=1, cells=(3,)))
+    members = (
+        RestoredExecution(execution_id="a", status="closed", attempts=1, is_valid=True),
+        RestoredExecution(execution_id="b", status="running", attempts=1),
+        RestoredExecution(execution_id="c", status="running", attempts=1),
+    )
+    group = RestoredGroup(group_id="g0", group_index=0, version=0, executions=members, is_ready=False)
+    s.restore(RestoredState(version=0, published_version=0, num_consumed_groups=0, groups=(group,)), now_s=0.0)
+    assert kinds(s.assessed("a", valid=True, now_s=1.0)) == []
+    s.finished("b", "completed", now_s=2.0)
+    assert [x.execution_id for x in s.assessed("b", valid=True, now_s=2.0) if isinstance(x, d.Cancel)] == ["c"]
+
+
+def test_a_surplus_that_an_interruption_saved_is_cancelled_when_its_group_is_told_again() -> None:
+    s = Scheduler(make(groups_per_step=1, steps=1, mu=1, group_size=1, oversample=1, cells=(3,)))
+    members = (
+        RestoredExecution(execution_id="a", status="closed", attempts=1, is_valid=True),
+        RestoredExecution(execution_id="b", status="running", attempts=1),
+    )
+    group = RestoredGroup(group_id="g0", group_index=0, version=0, executions=members, is_ready=False)
+    s.restore(RestoredState(version=0, published_version=0, num_consumed_groups=0, groups=(group,)), now_s=0.0)
+    assert [x.execution_id for x in s.assessed("a", valid=True, now_s=1.0)] == ["b"]
+
+
 def test_an_event_out_of_turn_is_refused_with_a_sentence() -> None:
     s = Scheduler(make())
     begin(s)

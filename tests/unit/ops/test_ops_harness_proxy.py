@@ -1,0 +1,164 @@
+"""Launches and cancellations that meet in `harness_proxy`: they come over different doors, in any order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gyre.ops.harness_proxy import HarnessProxy
+from gyre.records import Batch, Execution
+
+IDS = [f"g000000-{number:02d}" for number in range(3)]
+
+
+class FakeProxy:
+    """Serves nothing; an execution can be opened and closed."""
+
+    async def start(self, *, host: str) -> str:
+        return "http://proxy"
+
+    async def stop(self) -> None: ...
+
+    def open_execution(self, execution_id: str, *, attempt: int, role_rules: Any) -> str:
+        return "key"
+
+    async def close_execution(self, execution_id: str) -> int:
+        return 0
+
+    def drop_tree(self, execution_id: str) -> None: ...
+
+    async def wait_failure(self) -> Exception:
+        return await asyncio.Future()
+
+
+class FakeRunner:
+    """Harnesses that run until they are told to end."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, asyncio.Event] = {}
+
+    async def run(self, row: Mapping[str, Any], **_: Any) -> Any:
+        await self.running.setdefault(row["execution_id"], asyncio.Event()).wait()
+        return SimpleNamespace(status="completed", reason="it ended", workspace=Path(), is_assessable=False, finished_at_s=2.0)
+
+
+class Doors:
+    """The control room as far as executions go."""
+
+    def __init__(self) -> None:
+        self.launches: asyncio.Queue[Any] = asyncio.Queue()
+        self.cancelled: asyncio.Queue[Any] = asyncio.Queue()
+        self.status: dict[str, str] = {}
+        self.is_telling = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    def launch(self, execution_id: str) -> None:
+        self.launches.put_nowait({"execution_id": execution_id, "engine": "cell0", "attempt": 1})
+
+    async def next_launch(self) -> Any:
+        return await self.launches.get()
+
+    async def next_cancelled(self) -> Any:
+        return await self.cancelled.get()
+
+    async def launched(self, execution_id: str, workspace: str) -> None:
+        self.status[execution_id] = "running"
+
+    async def finished(self, execution_id: str, status: str, reason: str) -> None:
+        if self.status.get(execution_id) in (None, "running"):
+            self.status[execution_id] = status
+        self.is_telling.set()
+        await self.may_answer.wait()
+
+    async def execution_state(self, execution_id: str) -> Mapping[str, Any]:
+        times = {"launched_at_s": None, "finished_at_s": 1.0, "attempts": 0, "workspace": "", "reason": ""}
+        return {"status": self.status.get(execution_id, "queued"), **times}
+
+
+class Bench:
+    """The operator with fakes around it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gyre.rollout.proxy.Proxy.for_model", lambda *_, **__: FakeProxy())
+        self.doors, self.runner = Doors(), FakeRunner()
+        engines = SimpleNamespace(model_dir=Path("model"), assign=lambda *_: None)
+        parts: dict[str, Any] = {
+            "engines": engines,
+            "control": self.doors,
+            "store": SimpleNamespace(run_dir=Path("run")),
+            "pipeline": SimpleNamespace(base_dir=Path(), trains=True),
+        }
+        self.operator = HarnessProxy(harness={"name": "none", "command": ["true"]}, sandbox="process", **parts)
+        self.operator.runner = self.runner  # pyright: ignore[reportAttributeAccessIssue]
+        self.closed: dict[str, str] = {}
+        self.arrivals: asyncio.Queue[list[str]] = asyncio.Queue()
+
+    async def executions(self) -> AsyncIterator[Batch[Execution]]:
+        while True:
+            rows = [self._row(execution_id) for execution_id in await self.arrivals.get()]
+            yield Batch.of(Execution, rows)
+
+    @staticmethod
+    def _row(execution_id: str) -> dict[str, Any]:
+        numbers = {"group_index": 0, "group_size": 2, "group_surplus": 1, "attempt": 1, "dispatch_version": 0, "dispatched_at_s": 0.0}
+        texts = {"query_id": "q", "instruction": "", "task_path": "", "config": "{}"}
+        return {"execution_id": execution_id, "group_id": execution_id[:7], **numbers, **texts, "restored": False}
+
+    async def run(self) -> None:
+        async for batch in self.operator.run(self.executions()):  # pyright: ignore[reportArgumentType]
+            self.closed |= {row["execution_id"]: row["status"] for row in batch.rows()}
+
+    async def until(self, is_so: Any) -> None:
+        async with asyncio.timeout(10):
+            while not is_so():
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    made = Bench(monkeypatch)
+    running = asyncio.ensure_future(made.run())
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_cancellation_that_overtakes_the_launch_stops_no_other_launch(bench: Bench) -> None:
+    bench.arrivals.put_nowait(IDS)
+    bench.doors.cancelled.put_nowait(IDS[0])
+    await bench.until(lambda: bench.closed)
+    bench.doors.launch(IDS[0])
+    bench.doors.launch(IDS[1])
+    await bench.until(lambda: IDS[1] in bench.runner.running)
+    assert bench.closed == {IDS[0]: "cancelled"}
+    assert IDS[0] not in bench.runner.running
+
+
+async def test_a_cancellation_that_overtakes_the_execution_is_kept_for_it(bench: Bench) -> None:
+    bench.doors.launch(IDS[0])
+    bench.doors.cancelled.put_nowait(IDS[0])
+    await bench.until(bench.doors.cancelled.empty)
+    bench.arrivals.put_nowait(IDS)
+    await bench.until(lambda: bench.closed)
+    assert bench.closed == {IDS[0]: "cancelled"}
+    assert not bench.runner.running
+
+
+async def test_an_execution_that_has_ended_is_not_lost_to_a_cancellation(bench: Bench) -> None:
+    bench.arrivals.put_nowait(IDS)
+    bench.doors.launch(IDS[0])
+    await bench.until(lambda: IDS[0] in bench.runner.running)
+    bench.doors.may_answer.clear()
+    bench.runner.running[IDS[0]].set()
+    await bench.until(bench.doors.is_telling.is_set)
+    bench.doors.cancelled.put_nowait(IDS[0])
+    await bench.until(bench.doors.cancelled.empty)
+    bench.doors.may_answer.set()
+    await bench.until(lambda: bench.closed)
+    assert bench.closed == {IDS[0]: "completed"}
