@@ -95,13 +95,16 @@ class HarnessProxy:
         self._live: dict[str, asyncio.Task[None]] = {}
         self._background = Background()
         self._rows: dict[str, dict[str, Any]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Tasks of executions that have ended by themselves and are on their way out."""
         self._cancelled: set[str] = set()
         """Executions that were cancelled while nothing ran: no harness is started for them, however late launch or row come."""
 
     async def run(self, executions: Stream[Execution]) -> Stream[ClosedExecution]:
         """Emit each execution once, when its harness has ended and its records are frozen."""
         self.url = await self.proxy.start(host=self.host)
-        for work in (self._read(executions), self._launch_all(), self._cancel_all(), self._watch()):
+        cancelling = self._background.start(self._cancel_all())
+        for work in (self._read(executions), self._launch_all(cancelling), self._watch()):
             self._background.start(work)
         try:
             while (batch := await self._background.get(self._closed)) is not None:
@@ -152,7 +155,7 @@ class HarnessProxy:
         )
         await self._closed.put(Batch.of(ClosedExecution, [closed]))
 
-    async def _launch_all(self) -> None:
+    async def _launch_all(self, cancelling: asyncio.Task[None]) -> None:
         while (launch := await self.control.next_launch()) is not None:
             execution_id = launch["execution_id"]
             while execution_id not in self._waiting and execution_id not in self._cancelled:
@@ -166,6 +169,8 @@ class HarnessProxy:
             self._live[execution_id], self._rows[execution_id] = task, row
             task.add_done_callback(lambda done, name=execution_id: self._live.pop(name, None))
         # Complete: nothing is live. Stopped early: what is live ends with the operator and is launched again on resume.
+        # What has ended, by itself or cancelled, still leaves: the end of the last one may be what completed the run.
+        await asyncio.wait({cancelling, *self._leaving})
         await self._closed.put(None)
 
     async def _cancel_all(self) -> None:
@@ -177,6 +182,7 @@ class HarnessProxy:
             else:
                 self._cancelled.add(execution_id)
                 self._came.set()
+                self.proxy.drop_tree(execution_id)  # of one that has ended before: nobody selects from surplus
             row = queued or self._rows.get(execution_id)
             if row is not None:
                 await self._close_cancelled(row)
@@ -203,6 +209,10 @@ class HarnessProxy:
         # It has ended by itself: a cancellation that comes now must not take its end away from whoever is told below.
         self._live.pop(execution_id, None)
         self._rows.pop(execution_id, None)
+        task = asyncio.current_task()
+        assert task is not None
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
         if not self.keeps_trees:  # nobody selects from them; `calls` has the records
             self.proxy.drop_tree(execution_id)
         await self.control.finished(execution_id, result.status, result.reason)

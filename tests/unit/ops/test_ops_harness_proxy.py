@@ -30,7 +30,11 @@ class FakeProxy:
     async def close_execution(self, execution_id: str) -> int:
         return 0
 
-    def drop_tree(self, execution_id: str) -> None: ...
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+
+    def drop_tree(self, execution_id: str) -> None:
+        self.dropped.append(execution_id)
 
     async def wait_failure(self) -> Exception:
         return await asyncio.Future()
@@ -85,7 +89,8 @@ class Bench:
     """The operator with fakes around it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gyre.rollout.proxy.Proxy.for_model", lambda *_, **__: FakeProxy())
+        self.proxy = FakeProxy()
+        monkeypatch.setattr("gyre.rollout.proxy.Proxy.for_model", lambda *_, **__: self.proxy)
         self.doors, self.runner = Doors(), FakeRunner()
         engines = SimpleNamespace(model_dir=Path("model"), assign=lambda *_: None)
         parts: dict[str, Any] = {
@@ -162,3 +167,28 @@ async def test_an_execution_that_has_ended_is_not_lost_to_a_cancellation(bench: 
     bench.doors.may_answer.set()
     await bench.until(lambda: bench.closed)
     assert bench.closed == {IDS[0]: "completed"}
+    assert bench.proxy.dropped == [IDS[0]]
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled"])
+async def test_the_execution_whose_end_completes_the_run_still_leaves(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    """The end of the last one completes an evaluation: every door is closed before the operator has heard the answer."""
+    bench = Bench(monkeypatch)
+    running = asyncio.ensure_future(bench.run())
+    bench.arrivals.put_nowait(IDS[:1])
+    bench.doors.launch(IDS[0])
+    await bench.until(lambda: IDS[0] in bench.runner.running)
+    bench.doors.may_answer.clear()
+    if status == "completed":
+        bench.runner.running[IDS[0]].set()
+    else:
+        bench.doors.cancelled.put_nowait(IDS[0])
+    await bench.until(bench.doors.is_telling.is_set)
+    bench.doors.launches.put_nowait(None)
+    bench.doors.cancelled.put_nowait(None)
+    await bench.until(bench.doors.launches.empty)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    bench.doors.may_answer.set()
+    await asyncio.wait_for(running, 10)
+    assert bench.closed == {IDS[0]: status}
