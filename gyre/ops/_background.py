@@ -33,12 +33,16 @@ class Background:
 
     async def get(self, queue: asyncio.Queue[T]) -> T:
         """The queue's next item; raises what failed in a task, if that comes first."""
-        getter = asyncio.ensure_future(queue.get())
-        waited = {getter} if self._failure is None else {getter, self._failure}
+        return await self.wait(queue.get())
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` comes to; raises what failed in a task, if that comes first."""
+        waiter = asyncio.ensure_future(work)
+        waited = {waiter} if self._failure is None else {waiter, self._failure}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if getter.done():
-            return getter.result()
-        getter.cancel()
+        if waiter.done():
+            return waiter.result()
+        waiter.cancel()
         assert self._failure is not None
         return self._failure.result()  # pyright: ignore[reportReturnType]  (it raises)
 

@@ -6,10 +6,10 @@ operator fills the queue, closes it at the end of a training batch, and is the s
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Literal, NamedTuple
 
+from gyre.ops._background import Background
 from gyre.records import Batch, Control, MicroStep, PolicyVersion, Stream, op
 
 
@@ -52,13 +52,14 @@ class TrainCell:
         return TrainOutputs(versions=self._versions(microsteps))
 
     async def _versions(self, microsteps: Stream[MicroStep]) -> AsyncIterator[Batch[PolicyVersion]]:
-        feeder = asyncio.ensure_future(self._feed(microsteps))
+        background = Background()
+        feeder = background.start(self._feed(microsteps))
         try:
-            while (version := await self.control.next_version()) is not None:
+            while (version := await background.wait(self.control.next_version())) is not None:
                 yield Batch.of(PolicyVersion, [version])
             await feeder
         finally:
-            feeder.cancel()
+            await background.cancel()
 
     async def _feed(self, microsteps: Stream[MicroStep]) -> None:
         async for batch in microsteps:
