@@ -153,9 +153,10 @@ async def _read_object(request: web.Request) -> dict[str, Any]:
 
 async def _generate(request: web.Request) -> web.StreamResponse:
     engine, begun_s = request.app[_ENGINE], time.monotonic()
+    body = await _read_object(request)
+    # Asked once the body is here: a long context arrives while the gate closes, and would wait in the engine for the whole burst.
     if not request.app[_GATE].is_open:
         return web.json_response({"error": {"message": "this engine is leaving rollout; ask for a new route"}}, status=503)
-    body = await _read_object(request)
     asked = parse_request(body, new_rid=lambda: uuid4().hex)
     updates = _submit(engine, asked)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -233,6 +234,26 @@ def test_case_27_an_overwritten_artifact_is_another_version(tmp_path: Path) -> N
     assert artifact_version(tmp_path) != passing
     (tmp_path / "answer").write_text("42\n")
     assert artifact_version(tmp_path) == passing
+
+
+async def test_case_35_a_request_whose_body_arrives_while_the_gate_closes_is_refused(model_dir: Path) -> None:
+    engine = ScriptedEngine(lambda prompt: "too late", model_dir=model_dir)
+    server = serve_engine(engine)
+    try:
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = json.dumps({"input_ids": [5], "sampling_params": {"max_new_tokens": 4}}).encode()
+        writer.write(f"POST /generate HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body[:10])
+        await writer.drain()
+        await asyncio.sleep(0.2)  # until the handler waits for the rest
+        server.set_accepting(False)
+        writer.write(body[10:])
+        assert b" 503 " in await asyncio.wait_for(reader.readline(), 10)
+        writer.close()
+        assert engine.load().num_waiting == engine.load().num_running == 0
+    finally:
+        server.stop()
+        engine.close()
 
 
 async def test_case_35_a_request_behind_a_closed_gate_is_refused_and_rerouted_at_once(serve, model_dir: Path) -> None:
