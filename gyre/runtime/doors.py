@@ -7,12 +7,13 @@ operator. Nothing here decides anything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from gyre.errors import RunError
 from gyre.records import Assessment, Batch, ClosedExecution, Store
 
 
@@ -27,9 +28,25 @@ class ControlClient:
             raise AttributeError(name)
 
         async def call(*args: Any) -> Any:
-            return await self._pool.control.remote(name, *args)
+            return await answer_of(self._pool.control.remote(name, *args))
 
         return call
+
+
+async def answer_of(reference: Awaitable[Any]) -> Any:
+    """Wait for the answer of another process.
+
+    Raises:
+        RunError: the process is gone. It is the run that has failed, not the record that an operator was asking about.
+    """
+    try:
+        return await reference
+    except Exception as error:
+        from ray.exceptions import RayActorError
+
+        if isinstance(error, RayActorError):
+            raise RunError(f"a process of the run is gone: {str(error).strip().splitlines()[0]}") from error
+        raise
 
 
 class EngineRoutes:
@@ -82,7 +99,7 @@ class RunTrees:
 
     async def calls(self, execution_id: str, attempt: int) -> pa.Table:
         """Nodes of one execution's tree, in node order."""
-        held = await self._pool.operator.remote(self._node, "held_calls", execution_id, attempt)
+        held = await answer_of(self._pool.operator.remote(self._node, "held_calls", execution_id, attempt))
         if held is not None:
             return held
         where = f"execution_id = '{execution_id}' and attempt = {attempt}"
@@ -90,7 +107,7 @@ class RunTrees:
 
     async def drop(self, execution_id: str) -> None:
         """Forget the tree of an execution whose group has been selected."""
-        await self._pool.operator.remote(self._node, "drop_tree", execution_id)
+        await answer_of(self._pool.operator.remote(self._node, "drop_tree", execution_id))
 
 
 class GraphScorers:
