@@ -69,11 +69,25 @@ def _node_spec(name: str, graph: TypedGraph, pool_of: Mapping[str, str], capacit
 
 
 def _is_gated(graph: TypedGraph, name: str, port: str) -> bool:
-    """Ready groups leave the first edge that carries them in the scheduler's order, where the pipeline trains."""
-    if graph.find_node("train_cell") is None or graph.nodes[name].operator.inputs[port].record is not ScoredExecution:
+    """Ready groups leave the first edge that carries them to training in the scheduler's order.
+
+    The scheduler names each group once, so an operator that only looks at them, beside the way to training, gets them as they come.
+    """
+    if graph.nodes[name].operator.inputs[port].record is not ScoredExecution or not _leads_to_training(graph, name):
         return False
     source = next(edge.source for edge in graph.edges if edge.target == name and edge.target_port == port)
     return all(declared.record is not ScoredExecution for declared in graph.nodes[source].operator.inputs.values())
+
+
+def _leads_to_training(graph: TypedGraph, name: str) -> bool:
+    """Whether what an operator emits comes to `train_cell` in the end."""
+    reached, waiting = {name}, [name]
+    while waiting:
+        source = waiting.pop()
+        followers = {edge.target for edge in graph.edges if edge.source == source and not edge.is_feedback} - reached
+        reached |= followers
+        waiting += followers
+    return any(graph.nodes[node].operator.name == "train_cell" for node in reached)
 
 
 def build_scorer(name: str, settings: Mapping[str, Any], resources: Mapping[str, Any], *, base_dir: Path) -> Any:
