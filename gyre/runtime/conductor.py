@@ -138,6 +138,7 @@ class Conductor:
         self._max_unclaimed = max_unclaimed
         self._jobs: asyncio.Queue[d.Decision | None] = asyncio.Queue()
         self._failure: BaseException | None = None
+        self._is_stopped = False
         self._step: Step | None = None
         self._room: Any = None
         self.steps: list[dict[str, Any]] = []
@@ -155,8 +156,11 @@ class Conductor:
         self._jobs.put_nowait(decision)
 
     def stop(self) -> None:
-        """Perform what is queued, then end."""
+        """Perform what is queued, then end; nobody waits any longer for micro-steps, or for room for them."""
+        self._is_stopped = True
         self._jobs.put_nowait(None)
+        if self._step is not None:
+            self._step.changed.set()
 
     async def run(self, room: Room) -> None:
         """Perform decisions until told to stop; raises what went wrong with a cell."""
@@ -249,7 +253,7 @@ class Conductor:
         """Put micro-steps into the running step's queue; waits while more than enough are unclaimed."""
         step = self._step
         assert step is not None, "micro-steps come while a step runs"
-        while step.claims.num_unclaimed >= self._max_unclaimed:
+        while step.claims.num_unclaimed >= self._max_unclaimed and not self._is_stopped:
             step.changed.clear()
             await step.changed.wait()
         for i in range(microsteps.num_rows):
@@ -270,10 +274,10 @@ class Conductor:
         self._look_for_end(step)
 
     async def claim(self, cell: int, version: int) -> Mapping[str, Any] | None:
-        """Wait for a micro-step; None when this step has no more for anybody."""
+        """Wait for a micro-step; None when this step has no more for anybody, or the run is being stopped."""
         step = self._current(version)
-        while (item := step.claims.claim(cell)) is None:
-            if step.claims.is_exhausted:
+        while (item := None if self._is_stopped else step.claims.claim(cell)) is None:
+            if self._is_stopped or step.claims.is_exhausted:
                 return None
             step.changed.clear()
             await step.changed.wait()

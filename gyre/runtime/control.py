@@ -50,9 +50,10 @@ class Door(Generic[T]):
         self._is_closed = False
 
     def put(self, item: T) -> None:
-        """Lay an item at the door."""
-        self._items.append(item)
-        self._changed.set()
+        """Lay an item at the door; at a closed one nobody is to start anything more."""
+        if not self._is_closed:
+            self._items.append(item)
+            self._changed.set()
 
     def close(self) -> None:
         """Nothing more will come."""

@@ -15,7 +15,7 @@ from gyre.errors import RunError, TransferError
 from gyre.ops.dispatch import execution_ids
 from gyre.records import Batch, Execution, MicroStep
 from gyre.runtime.conductor import Conductor
-from gyre.runtime.control import ControlRoom
+from gyre.runtime.control import ControlRoom, Door
 from gyre.runtime.doors import EngineRoutes
 from gyre.scheduler.config import SchedulerConfig
 
@@ -273,3 +273,34 @@ async def test_a_move_that_overtakes_the_launch_it_follows_is_kept() -> None:
     assert await routes.route("g000000-00") == "http://1"
     routes.reroute({"g000000-00": "cell2"})
     assert await routes.route("g000000-00") == "http://2"
+
+
+class IdleCell(FakeCell):
+    """Never claims anything."""
+
+    async def _train(self, version: int) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+
+async def test_stopping_frees_whoever_waits_for_room_in_the_queue() -> None:
+    """Micro-steps that no cell claims any more must not hold their operator, and with it the run, for ever."""
+    config = SchedulerConfig(groups_per_step=4, group_size=1, steps=1, cells=(4, 4))
+    world = World(config)
+    conductor = world.room.conductor
+    conductor._cells = [IdleCell(i, world.rng, {}) for i in range(2)]
+    conductor._max_unclaimed = 0
+    runner = asyncio.ensure_future(world.run())
+    while conductor._step is None or not conductor._step.training:
+        await asyncio.sleep(0.001)
+    await world.room.stop()
+    await asyncio.wait_for(runner, 10)
+    assert world.store.rows("steps") == []
+
+
+async def test_nothing_is_handed_out_that_comes_to_a_closed_door() -> None:
+    door: Door[str] = Door()
+    door.put("before")
+    door.close()
+    door.put("after")
+    assert [await door.get(), await door.get()] == ["before", None]
