@@ -65,6 +65,8 @@ class Evaluate:
         self._earlier: dict[tuple[str, int], dict[str, Any]] = {}
         self._ready: asyncio.Queue[Batch[ScoredExecution] | None] = asyncio.Queue()
         self._background = Background()
+        self._tries: dict[asyncio.Task[None], o.GroupOutcomes] = {}
+        """Scorings under way and those that wait for their time, with the group they are for."""
 
     async def run(self, closed: Stream[ClosedExecution]) -> Stream[ScoredExecution]:
         """Emit each group once, when all its executions have their outcome."""
@@ -81,6 +83,11 @@ class Evaluate:
         async for batch in closed:
             for row in batch.rows():
                 await self._close(row)
+        if await self.control.over():
+            # Stopped before its end: nobody consumes a group that is not ready by now. The resumed run scores what is left.
+            for task, group in list(self._tries.items()):
+                if not group.is_ready:
+                    task.cancel()
         await self._background.drain(but=asyncio.current_task())
         await self._ready.put(None)
 
@@ -127,7 +134,9 @@ class Evaluate:
         for action in actions:
             match action:
                 case o.Assess():
-                    self._background.start(self._assess(group, action))
+                    task = self._background.start(self._assess(group, action))
+                    self._tries[task] = group
+                    task.add_done_callback(self._tries.pop)
                 case o.Designate():
                     await self._designate(action)
                 case o.GroupReady():
@@ -142,9 +151,6 @@ class Evaluate:
             kill_point("between_harness_end_and_score")
             found, others = await self._ask(row)
         found["try"] = action.try_number
-        beside = others if _has_score(found) else [*others, found]
-        if beside:
-            self.store.append("assessments", [_not_designated(assessment) for assessment in beside])
         actions = group.assessed(
             action.execution_id,
             valid=found["valid"],
@@ -153,6 +159,11 @@ class Evaluate:
             artifact_version=row["artifact_version"],
             now_s=time.time(),
         )
+        # A late score, of surplus whose group was ready before it came, decides nothing and is kept as well.
+        is_used = any(isinstance(a, o.Designate) and a.execution_id == action.execution_id and a.valid for a in actions)
+        beside = others if is_used else [*others, found]
+        if beside:
+            self.store.append("assessments", [_not_designated(assessment) for assessment in beside])
         await self._perform(group, actions)
 
     async def _ask(self, row: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -35,6 +35,9 @@ class World:
 
     async def assessed(self, execution_id: str, valid: bool) -> None: ...
 
+    async def over(self) -> bool:
+        return False
+
     async def group_ready(self, group: Mapping[str, Any]) -> None:
         self.groups.append(group)
 
