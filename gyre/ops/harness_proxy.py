@@ -144,7 +144,7 @@ class HarnessProxy:
     async def _pass_on(self, row: dict[str, Any], state: Mapping[str, Any]) -> None:
         """Emit an execution whose harness had ended before the run was interrupted."""
         workspace = self.store.run_dir / state["workspace"] if state["workspace"] else None
-        closed = self._closed_row(
+        closed = await self._closed_row(
             row,
             attempt=max(1, state["attempts"]),
             status=state["status"],
@@ -216,7 +216,7 @@ class HarnessProxy:
         if not self.keeps_trees:  # nobody selects from them; `calls` has the records
             self.proxy.drop_tree(execution_id)
         await self.control.finished(execution_id, result.status, result.reason)
-        closed = self._closed_row(
+        closed = await self._closed_row(
             row,
             attempt=attempt,
             status=result.status,
@@ -227,7 +227,7 @@ class HarnessProxy:
         )
         await self._closed.put(Batch.of(ClosedExecution, [closed]))
 
-    def _closed_row(
+    async def _closed_row(
         self,
         row: Mapping[str, Any],
         *,
@@ -241,13 +241,15 @@ class HarnessProxy:
         from gyre.rollout.harness import artifact_version
 
         is_assessable = workspace is not None and workspace.is_dir()
+        # Beside the event loop: a large workspace takes seconds, in which every model call of the run would stand still.
+        version = await asyncio.to_thread(artifact_version, workspace) if workspace and is_assessable else ""
         same = ("execution_id", "group_id", "group_size", "group_surplus", "query_id", "dispatch_version", "task_path", "config")
         return {
             **{name: row[name] for name in same},
             "attempt": attempt,
             "status": status,
             "workspace": str(workspace.relative_to(self.store.run_dir)) if workspace and is_assessable else "",
-            "artifact_version": artifact_version(workspace) if workspace and is_assessable else "",
+            "artifact_version": version,
             "assessable": is_assessable,
             "reason": reason,
             "launched_at_s": launched_at_s,

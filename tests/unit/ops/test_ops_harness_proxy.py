@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,3 +193,18 @@ async def test_the_execution_whose_end_completes_the_run_still_leaves(monkeypatc
     bench.doors.may_answer.set()
     await asyncio.wait_for(running, 10)
     assert bench.closed == {IDS[0]: status}
+
+
+async def test_model_calls_go_on_while_a_large_workspace_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bench, loop, went_on = Bench(monkeypatch), asyncio.get_running_loop(), threading.Event()
+
+    def read_for_long(workspace: Path) -> str:
+        loop.call_soon_threadsafe(went_on.set)
+        return "went on" if went_on.wait(5) else "stood still"
+
+    monkeypatch.setattr("gyre.rollout.harness.artifact_version", read_for_long)
+    bench.operator.store = SimpleNamespace(run_dir=tmp_path)  # pyright: ignore[reportAttributeAccessIssue]
+    row = bench._row(IDS[0])
+    ended = {"status": "completed", "reason": "", "launched_at_s": 1.0, "finished_at_s": 2.0}
+    closed = await bench.operator._closed_row(row, attempt=1, workspace=tmp_path, **ended)
+    assert closed["artifact_version"] == "went on"
