@@ -209,9 +209,10 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Finish stopping also when the user is impatient; a second kill -9 is still possible, and safe."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Finish stopping also when the user, or whoever sends SIGTERM, is impatient; a kill -9 is still possible, and safe."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
