@@ -20,6 +20,9 @@ from gyre.runtime.doors import ControlClient
 
 T = TypeVar("T")
 
+LOCK_WAIT_S = 10.0
+"""Longest wait for the run's lock, which the driver shares before it starts a cell."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearnerSpec:
@@ -105,6 +108,7 @@ class Cell:
         self._control: Any = None
         self._buffer: Any = None
         self._rendezvous: Any = None
+        self._lock: Any = None
         self._is_closed = asyncio.Event()
 
     @cached_property
@@ -135,7 +139,11 @@ class Cell:
         import torch
 
         from gyre.runtime.engines import open_engine
+        from gyre.store.lock import RunLock
 
+        # Held to the end of the process: a resumed run must not begin while the core of a killed one still writes its checkpoint.
+        self._lock = RunLock(self.spec.run_dir)
+        self._lock.acquire_shared(wait_s=LOCK_WAIT_S)
         torch.set_num_threads(self.spec.threads)
         if self.spec.trains:
             from gyre.training.hf import flat_layout, read_shape
