@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -65,15 +65,28 @@ class Progress:
         elapsed = time.strftime("%H:%M:%S", time.gmtime(time.monotonic() - self._started_s))
         return f"{elapsed}  step {status['version']}  cells {roles}  waterlevel {status['waterlevel']}  {counts}"
 
-    def _show_step(self, step: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+    def catch_up(self, steps: Iterable[Mapping[str, Any]]) -> None:
+        """Write the lines of committed steps that an interrupted driver did not live to see; waterlevel and roles are not known."""
+        known = set()
+        if self._file.exists():
+            lines = self._file.read_text(encoding="utf-8").splitlines()
+            known = {json.loads(line)["version"] for line in lines if line.endswith("}")}  # the last one may be torn
+        for step in steps:
+            if step["version"] not in known:
+                self._write(step, waterlevel=None, roles=None)
+
+    def _write(self, step: Mapping[str, Any], *, waterlevel: int | None, roles: list[str] | None) -> None:
         figures = {
             **{name: step[name] for name in ("version", "reward_mean", "loss", "grad_norm", "staleness_mean", "duration_s")},
             **{name: step[name] for name in ("target_tokens", "executions", "clipped", "cells", "time_s")},
-            "waterlevel": status["waterlevel"],
-            "roles": status["roles"],
+            "waterlevel": waterlevel,
+            "roles": roles,
         }
         with self._file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(figures) + "\n")
+
+    def _show_step(self, step: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        self._write(step, waterlevel=status["waterlevel"], roles=status["roles"])
         reward = "-" if step["reward_mean"] is None else f"{step['reward_mean']:.3f}"
         of = f"/{self._steps}" if self._steps else ""
         roles = "".join(ROLE_MARKS.get(role, "?") for role in status["roles"])

@@ -145,6 +145,8 @@ def _drive(
     code, message = 0, ""
     with _terminated_like_interrupted(), Progress(plan, run_dir, quiet=as_json) as progress:
         try:
+            if state is not None:
+                progress.catch_up(store.read("steps").sort_by("version").to_pylist())
             for notice in _notices(graph):
                 progress.say(notice)
             progress.say("starting Ray, cells and operators")
