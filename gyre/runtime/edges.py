@@ -22,6 +22,7 @@ class Inbox:
 
     def __init__(self, capacity: int) -> None:
         self._queue: asyncio.Queue[Batch[Any] | None] = asyncio.Queue(capacity)
+        self._has_ended = False
 
     async def put(self, batch: Batch[Any] | None) -> None:
         """Take a batch in; waits while the edge is full."""
@@ -30,6 +31,13 @@ class Inbox:
     async def __aiter__(self) -> AsyncIterator[Batch[Any]]:
         while (batch := await self._queue.get()) is not None:
             yield batch
+        self._has_ended = True
+
+    async def drain(self) -> None:
+        """Take what still comes and forget it: a receiver that has enough must not hold its senders for ever."""
+        if not self._has_ended:
+            async for _ in self:
+                pass
 
 
 class GroupGate:
@@ -49,6 +57,9 @@ class GroupGate:
         if batch is not None:
             self._groups[batch.table.column("group_id")[0].as_py()] = batch
             self._came.set()
+
+    async def drain(self) -> None:
+        """Leave what waits: groups that come here hold nobody."""
 
     async def __aiter__(self) -> AsyncIterator[Batch[Any]]:
         from gyre.records import StepMark

@@ -108,7 +108,7 @@ class NodeRunner:
             self._outboxes[name] = Outbox([send_to(*target) for target in port.targets])
 
     async def run(self) -> None:
-        """Run the operator to the end of its inputs, then end its outputs."""
+        """Run the operator to its end, then end its outputs; what still comes in after that is let go."""
         ports = (*self.spec.inputs.values(), *self.spec.outputs.values())
         if any(port.is_stream for port in ports) or not ports:
             await self._run_stream()
@@ -117,6 +117,7 @@ class NodeRunner:
         else:
             await self._run_batches()
         await asyncio.gather(*(outbox.put(None) for outbox in self._outboxes.values()))
+        await asyncio.gather(*(inbox.drain() for inbox in self.inboxes.values()))
 
     async def _run_stream(self) -> None:
         result = self._call(**{name: self._checked(name) for name in self.spec.inputs})
