@@ -78,6 +78,8 @@ def _add_promised_rows(store: Store, stored: StoredRun, state: Mapping[str, Any]
         store.append("consumption", missing)
     if all(row["version"] != version for row in stored.steps):
         store.append("steps", [state["step"]])
+    noted = store.read("events", where="kind = 'updated'").column("detail").to_pylist()
+    if version not in map(_version_of, noted):
         cells = {"version": version, "cells": state["step"]["cells"]}
         store.append("events", [{"time_s": time.time(), "kind": "updated", "cell": 0, "detail": json.dumps(cells)}])
 

@@ -10,6 +10,7 @@ import pytest
 from support.live_run import LiveRun, assert_complete, rows, run_tiny
 
 from gyre.killpoints import KILL_POINTS
+from gyre.training.checkpoint import list_versions
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -30,6 +31,18 @@ def test_each_named_kill_point_resumes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert_complete(run_dir, steps=steps)
     assert rows(run_dir, "events", "kind = 'resumed'").num_rows >= len(KILL_POINTS) - 1
+
+
+def test_a_run_that_keeps_one_checkpoint_goes_on_and_resumes(tmp_path: Path) -> None:
+    """Killed within a burst, when the checkpoint of the published version is older than the newest."""
+    run_dir, marker = tmp_path / "run", tmp_path / "killed"
+    values = {"steps": 6, "mu": 3, "keep": 1}
+    done = run_tiny(run_dir, env={"GYRE_KILL_POINT": f"between_checkpoint_and_steps_row:{marker}"}, **values)
+    assert done.returncode == -9, done.stdout + done.stderr
+    done = run_tiny(run_dir, resume=True, **values)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_complete(run_dir, steps=6)
+    assert list_versions(run_dir) == [3, 6]
 
 
 def test_random_kills_resume(tmp_path: Path) -> None:
