@@ -229,20 +229,27 @@ def _find_spreads(tables: RunTables, lengths: Floats) -> tuple[float, float]:
 
 def _fit_limits(tables: RunTables, base: WorkloadSettings) -> dict[str, Any]:
     settings = {node.operator: node.settings for node in tables.plan.nodes}
-    harness = settings.get("harness_proxy", {}).get("harness") or {}
     slots = settings.get("evaluate", {}).get("workers")
     unresolved = {e for e, assessment in tables.assessments.items() if not assessment["valid"]}
     groups = {row["group_id"] for row in tables.executions}
     hit = {row["group_id"] for row in tables.executions if row["execution_id"] in unresolved}
     share = len(unresolved) / max(1, len(tables.assessments))
     return {
-        "deadline_s": float(harness["deadline_s"]) if "deadline_s" in harness else base.deadline_s,
+        "deadline_s": _find_deadline_s(settings.get("harness_proxy", {}).get("harness"), otherwise=base.deadline_s),
         "budget_s": float(settings.get("evaluate", {}).get("budget_s") or base.budget_s or 0) or None,
         "evaluation_s": _find_evaluation_s(tables, slots=slots),
         "evaluation_slots": slots,
         "unresolved_share": share,
         "unresolved_groups": max(share, len(hit) / len(groups)) if hit else 1.0,
     }
+
+
+def _find_deadline_s(harness: Mapping[str, Any] | None, *, otherwise: float | None) -> float | None:
+    """The harness profile's deadline, or its default; `otherwise` where the run had no profile."""
+    from gyre.rollout.profile import HarnessProfile
+
+    default = HarnessProfile.__dataclass_fields__["deadline_s"].default
+    return otherwise if harness is None else float(harness.get("deadline_s", default))
 
 
 def _find_evaluation_s(tables: RunTables, *, slots: int | None) -> float:

@@ -354,7 +354,11 @@ class Driver:
 
         self.after(0.5, done)
 
-    def do_RetainCore(self, decision: d.RetainCore) -> None: ...
+    def do_RetainCore(self, decision: d.RetainCore) -> None:
+        places = sum(
+            c for engine, c in self._capacity.items() if engine not in {cell_engine(0), *map(cell_engine, self._lost)} | self._down
+        )
+        assert self.scheduler.demand <= places, "the core stays in training though its places are needed"
 
     def do_Finish(self, decision: d.Finish) -> None:
         self.is_finished = True

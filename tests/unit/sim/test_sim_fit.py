@@ -138,6 +138,11 @@ def test_an_interruption_is_no_evaluation(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.evaluation_s == pytest.approx(clean.evaluation_s, rel=0.05)
 
 
+@pytest.mark.parametrize(("profile", "expected"), [({}, 600.0), ({"deadline_s": 7}, 7.0), (None, 3.0)])
+def test_a_profile_without_a_deadline_has_the_usual_one(profile: dict[str, Any] | None, expected: float) -> None:
+    assert fit._find_deadline_s(profile, otherwise=3.0) == expected
+
+
 def test_after_a_resume_every_cell_is_in_rollout() -> None:
     tables = replace(
         record(TRUE),
