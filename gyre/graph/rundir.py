@@ -64,12 +64,30 @@ def check_run_dir(run_dir: Path, document: Mapping[str, Any], *, resume: bool) -
     if not has_begun(run_dir):
         raise UserError(f"{run_dir} holds no run to resume", hint="give the --run-dir of an interrupted run")
     # Through JSON once, as the kept one went: tuples are lists there.
-    changes = list(find_changes(json.loads(kept.read_text(encoding="utf-8")), json.loads(json.dumps(document))))
+    changes = list(find_changes(read_kept(run_dir), json.loads(json.dumps(document))))
     if changes:
         shown = "; ".join(changes[:MOST_CHANGES_LISTED])
         more = f"; and {len(changes) - MOST_CHANGES_LISTED} more" if len(changes) > MOST_CHANGES_LISTED else ""
         hint = "resume with the pipeline and the --set values it was started with, or start a new run"
         raise UserError(f"the pipeline of {run_dir} changed: {shown}{more}", hint=hint)
+
+
+def read_kept(run_dir: Path) -> dict[str, Any]:
+    """What a run keeps of its pipeline.
+
+    Raises:
+        UserError: the directory holds no run, or something else stands in its `spec.json`.
+    """
+    kept = run_dir / SPEC_FILE
+    try:
+        document = json.loads(kept.read_text(encoding="utf-8"))
+    except OSError:
+        raise UserError(
+            f"{run_dir} holds no run: it has no {SPEC_FILE}", hint="give the directory that `gyre run` printed first and last"
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{kept} cannot be read: {error}", hint="restore it from a copy") from None
+    return document
 
 
 def has_begun(run_dir: Path) -> bool:

@@ -16,7 +16,6 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
 import time
@@ -24,14 +23,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gyre.rollout.profile import HarnessProfile
+from gyre.rollout.profile import PLACEHOLDER, PLACEHOLDERS, HarnessProfile
 from gyre.rollout.sandbox import Bind, Sandbox
 from gyre.rollout.wires.registry import WIRES
 
 BUILD_FILES = ("Dockerfile", ".dockerignore", "docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 """Of `environment/`: they say how an image is built and are not part of the work directory."""
-
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 class HarnessResult(NamedTuple):
@@ -134,6 +131,7 @@ class HarnessRunner:
             "python": sandbox.python,
             "deadline_s": f"{deadline_s:g}",
         }
+        assert values.keys() == set(PLACEHOLDERS), "profiles are checked against the placeholders that are filled in"
         for name, text in profile.home_files.items():
             path = home / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +163,7 @@ class HarnessRunner:
 
 def fill(text: str, values: Mapping[str, str]) -> str:
     """Put values in for the placeholders that are known; other braces stay as they are."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group(0)), text)
+    return PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group(0)), text)
 
 
 def make_workspace(task_path: Path, workspace: Path) -> None:

@@ -16,7 +16,8 @@ folder that a client was installed into (the shipped ones: make harnesses): read
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -85,6 +86,22 @@ class HarnessProfile:
         return min(self.deadline_s, task_timeout_s) if task_timeout_s else self.deadline_s
 
 
+PLACEHOLDERS = (
+    "base_url",
+    "deadline_s",
+    "harness_dir",
+    "home",
+    "install_dir",
+    "instruction",
+    "instruction_file",
+    "key",
+    "model",
+    "proxy_url",
+    "python",
+    "workspace",
+)
+"""Words in braces that `harness.py` fills in; other braces stay as they are."""
+PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _TYPES: Mapping[str, tuple[Any, str]] = {
     "name": (str, "a string"),
     "command": (list[str], "a list of strings"),
@@ -108,7 +125,8 @@ def find_profile_problems(profile: Any, *, base_dir: Path, setting: str = "harne
     """Say what is wrong with a profile; empty where nothing is."""
     if not isinstance(profile, Mapping):
         return [Problem(setting, f"a harness profile is an object, not {type(profile).__name__}", "import a harness file")]
-    problems = []
+    problems: list[Problem] = []
+    sound = dict(profile)
     for key, value in profile.items():
         if key not in _TYPES:
             near = difflib.get_close_matches(key, _TYPES, n=1)
@@ -120,15 +138,35 @@ def find_profile_problems(profile: Any, *, base_dir: Path, setting: str = "harne
             typeguard.check_type(value, expected, collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS)
         except typeguard.TypeCheckError:
             problems.append(Problem(f"{setting}.{key}", f"{value!r} is not {words}", f"write {words}"))
-    if problems:
-        return problems
-    rule_problems = find_rule_problems(profile, path=setting)
-    return [*_missing(profile, setting), *_bad_values(profile, base_dir, setting), *rule_problems]
+            del sound[key]
+    # Values of a wrong type have their problem; the others are looked at all the same, so that all problems come at once.
+    rule_problems = find_rule_problems(sound, path=setting)
+    return [*problems, *_missing(profile, setting), *_bad_values(sound, base_dir, setting), *_bad_texts(sound, setting), *rule_problems]
 
 
 def _missing(profile: Mapping[str, Any], setting: str) -> list[Problem]:
     required = [f.name for f in fields(HarnessProfile) if f.default is MISSING and f.default_factory is MISSING]
     return [Problem(setting, f"the harness profile has no {n}", f"add {n}") for n in required if not profile.get(n)]
+
+
+def _bad_texts(profile: Mapping[str, Any], setting: str) -> Iterator[Problem]:
+    """Refuse names that lead out of the folders of a run, and placeholders that are misspelt: what is not known stays as it is."""
+    name = profile.get("name", "")
+    if name in (".", "..") or "/" in name:
+        yield Problem(f"{setting}.name", f"{name!r} cannot name a folder", "write a name without '/'")
+    for path in profile.get("home_files", {}):
+        if not path or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            yield Problem(
+                f"{setting}.home_files", f"{path!r} is not a place in the home", "write a relative path, e.g. '.config/agent.toml'"
+            )
+    texts = {f"{setting}.command[{index}]": word for index, word in enumerate(profile.get("command", []))}
+    texts |= {f"{setting}.env.{variable}": text for variable, text in profile.get("env", {}).items()}
+    texts |= {f"{setting}.stdin": profile.get("stdin") or ""}
+    for place, text in texts.items():
+        for word in PLACEHOLDER.findall(text):
+            near = difflib.get_close_matches(word, PLACEHOLDERS, n=1, cutoff=0.8)
+            if near and word not in PLACEHOLDERS:
+                yield Problem(place, f"'{{{word}}}' is no placeholder", f"did you mean '{{{near[0]}}}'?")
 
 
 def _bad_values(profile: Mapping[str, Any], base_dir: Path, setting: str) -> list[Problem]:
@@ -137,15 +175,15 @@ def _bad_values(profile: Mapping[str, Any], base_dir: Path, setting: str) -> lis
         problems.append(Problem(f"{setting}.wire", f"{profile['wire']!r} is no wire", f"write one of {', '.join(WIRES)}"))
     if profile.get("deadline_s", 1.0) <= 0:
         problems.append(Problem(f"{setting}.deadline_s", "a deadline is a positive number of seconds", "write e.g. 600"))
+    copied: dict[str, str] = {}
     for index, path in enumerate(profile.get("files", [])):
+        if copied.setdefault(Path(path).name, path) != path:
+            message = f"{path} and {copied[Path(path).name]} would have the same name in {{harness_dir}}"
+            problems.append(Problem(f"{setting}.files[{index}]", message, "name the folder that holds them, or rename one"))
         if not (base_dir / path).exists():
             problems.append(
                 Problem(f"{setting}.files[{index}]", f"there is no {base_dir / path}", "paths are relative to the pipeline's file")
             )
-    for name in profile.get("home_files", {}):
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            hint = "name the file relative to the harness's home, e.g. '.config/agent.toml'"
-            problems.append(Problem(f"{setting}.home_files", f"{name!r} is not below the harness's home", hint))
     install = profile.get("install")
     if install is not None and not (base_dir / install).is_dir():
         hint = "install the client there (the shipped ones: make harnesses), or name the folder where it is"

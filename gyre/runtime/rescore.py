@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from rich.progress import track
 
 from gyre.errors import RunError, UserError
 from gyre.graph.registry import find_operator
-from gyre.graph.rundir import SPEC_FILE
+from gyre.graph.rundir import read_kept
 from gyre.graph.settings import bind_settings
 from gyre.ops.harness_proxy import FINISHED
 from gyre.records import Batch, ClosedExecution, Task
@@ -48,8 +49,10 @@ def rescore(run: Path, *, scorer: str, as_json: bool = False) -> int:
         UserError: there is no run, or no such scorer.
     """
     run = run.resolve()
-    document = _read_document(run)
+    document = read_kept(run)
     base_dir = Path(document["base_dir"])
+    # As in the run: operators of the pipeline's own may lie beside its file.
+    sys.path.append(str(base_dir))
     store = RunStore(run, writer="rescore")
     closed = closed_executions(store, read_tasks_of(document))
     if not closed:
@@ -62,13 +65,6 @@ def rescore(run: Path, *, scorer: str, as_json: bool = False) -> int:
         store.append("assessments", found)
         store.close()
     return _report(store, scorer, found, as_json)
-
-
-def _read_document(run: Path) -> Mapping[str, Any]:
-    try:
-        return json.loads((run / SPEC_FILE).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{run} holds no run", hint="name a run directory, e.g. runs/quickstart/20261129T150000Z") from error
 
 
 def read_tasks_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from gyre.errors import UserError
 from gyre.graph.plan import Plan, plan_pipeline
+from gyre.graph.rundir import SPEC_FILE, read_kept
 from gyre.graph.spec import Spec, read_document
 from gyre.graph.typed import build_graph
 from gyre.graph.workload import WorkloadSettings
@@ -73,11 +75,11 @@ def read_run_spec(run: Path) -> Spec:
     Raises:
         UserError: the directory holds no run.
     """
-    path = run / "spec.json"
-    if not path.is_file():
-        raise UserError(f"{run} holds no run: it has no spec.json", hint="give the directory of a finished run")
-    document = json.loads(path.read_text(encoding="utf-8"))
-    return read_document(document["pipeline"], path=path, base_dir=Path(document["base_dir"]), problems=[])
+    document = read_kept(run)
+    base_dir = Path(document["base_dir"])
+    # Operators of the pipeline's own may lie beside its file.
+    sys.path.append(str(base_dir))
+    return read_document(document["pipeline"], path=run / SPEC_FILE, base_dir=base_dir, problems=[])
 
 
 def read_run(run: Path) -> RunTables:

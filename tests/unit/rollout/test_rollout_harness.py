@@ -136,17 +136,35 @@ def test_every_problem_of_a_profile_is_named(tmp_path):
     found = find_profile_problems(
         {"name": 3, "comand": [], "wire": "grpc", "deadline_s": "soon"}, base_dir=tmp_path, setting="ops.rollout.args.harness"
     )
-    assert [p.path.rsplit(".", 1)[1] for p in found] == ["name", "comand", "deadline_s"]
+    assert [p.path.rsplit(".", 1)[1] for p in found] == ["name", "comand", "deadline_s", "harness", "wire"]
     assert found[1].hint == "did you mean command?"
     with pytest.raises(SpecError, match="there is no"):
         HarnessProfile.from_dict({"name": "x", "command": ["x"], "files": ["nowhere.py"]}, base_dir=tmp_path)
     assert "is no wire" in find_profile_problems({"name": "x", "command": ["x"], "wire": "grpc"}, base_dir=tmp_path)[0].message
 
 
-def test_files_of_its_home_lie_in_it(tmp_path):
-    profile = {"name": "x", "command": ["x"], "home_files": {"/home/agent/.rc": "", "a/../../b": "", ".config/..rc": ""}}
-    found = find_profile_problems(profile, base_dir=tmp_path)
-    assert [p.message for p in found] == [
-        "'/home/agent/.rc' is not below the harness's home",
-        "'a/../../b' is not below the harness's home",
-    ]
+@pytest.mark.parametrize(
+    ("change", "place", "sentence"),
+    [
+        ({"command": ["x", "{instrction}"]}, "harness.command[1]", "'{instrction}' is no placeholder"),
+        ({"env": {"URL": "{bas_url}/v1"}}, "harness.env.URL", "'{bas_url}' is no placeholder"),
+        ({"stdin": "{instructions}"}, "harness.stdin", "'{instructions}' is no placeholder"),
+        ({"name": "../x"}, "harness.name", "'../x' cannot name a folder"),
+        ({"home_files": {"../../x": ""}}, "harness.home_files", "'../../x' is not a place in the home"),
+        ({"home_files": {"/etc/x": ""}}, "harness.home_files", "'/etc/x' is not a place in the home"),
+        ({"files": ["a/x.py", "b/x.py"]}, "harness.files[1]", "b/x.py and a/x.py would have the same name in {harness_dir}"),
+    ],
+)
+def test_what_would_go_wrong_without_a_word_is_refused(change, place, sentence, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.py").touch()
+    sound = {
+        "name": "x",
+        "command": ["x", "{instruction}", "{anything} ${else}"],
+        "files": ["a/x.py"],
+        "home_files": {".config/x": "{modle}"},
+    }
+    assert find_profile_problems(sound, base_dir=tmp_path) == []
+    [problem] = find_profile_problems({**sound, **change}, base_dir=tmp_path)
+    assert (problem.path, problem.message) == (place, sentence)

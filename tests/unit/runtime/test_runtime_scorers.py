@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import typeguard
 from gyre.errors import UserError
 from gyre.records import Assessment, Batch, ClosedExecution
 from gyre.runtime.doors import BoundScorer
-from gyre.runtime.rescore import _score_all
+from gyre.runtime.rescore import _score_all, rescore
 from gyre.runtime.wiring import build_scorer
 
 CLOSED: dict[str, Any] = {
@@ -61,3 +63,18 @@ def test_a_scorer_that_fails_in_a_rescore_gives_an_invalid_assessment(name, reas
 def test_what_cannot_score_is_the_users_mistake(name, sentence):
     with pytest.raises(UserError, match=sentence):
         find(name)
+
+
+def test_a_rescore_finds_operators_beside_the_pipelines_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    source = "from gyre.records import Batch, Task, op\n\n@op('none')\ndef none() -> Batch[Task]:\n    return Batch.of(Task, [])\n"
+    (tmp_path / "runtime_beside_ops.py").write_text(source)
+    document = {"base_dir": str(tmp_path), "pipeline": {"ops": {"tasks": {"op": "runtime_beside_ops:none"}}}, "settings": {"tasks": {}}}
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "spec.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match="has no closed execution to score"):
+        rescore(run, scorer="task_verifier")
+    (run / "spec.json").write_text("{")
+    with pytest.raises(UserError, match=r"spec\.json cannot be read"):
+        rescore(run, scorer="task_verifier")
