@@ -6,6 +6,7 @@ prints as it is), then a picture of it.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gyre.console import print_json
 from gyre.errors import UserError
 from gyre.store.checks.data import CallNode, RunData, TrajectoryRow, load_execution
 from gyre.store.checks.targets import find_path
@@ -60,7 +60,9 @@ def inspect(run: Path | str, execution_id: str | None = None, *, as_json: bool =
     run_dir = require_run(run)
     found = list_executions(run_dir) if execution_id is None else describe_execution(run_dir, execution_id)
     if as_json:
-        print_json(found)
+        # JSON has no NaN, which a broken run may hold; it becomes null.
+        plain = json.loads(json.dumps(found, default=str), parse_constant=lambda _: None)
+        print(json.dumps(plain, indent=2))
         return
     from rich.console import Console
 
@@ -170,14 +172,13 @@ def _trajectory(data: RunData, trajectory: TrajectoryRow) -> dict[str, Any]:
 def render_executions(rows: list[dict[str, Any]]) -> RenderableType:
     """Draw the list of executions."""
     from rich.table import Table
-    from rich.text import Text
 
     columns = ("execution_id", "query_id", "v_d", "status", "attempts", "calls", "tokens", "targets", "reward", "step", "seconds")
     table = Table(box=None, header_style="bold", pad_edge=False, title=f"{len(rows)} executions", title_justify="left")
     for name in columns:
         table.add_column(name, no_wrap=name in ("execution_id", "status"), overflow="ellipsis" if name == "query_id" else "fold")
     for row in rows:
-        table.add_row(*(Text(_cell(row[name])) for name in columns))
+        table.add_row(*(_cell(row[name]) for name in columns))
     return table
 
 
