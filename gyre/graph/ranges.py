@@ -50,7 +50,7 @@ OPERATOR_RANGES: Mapping[str, Mapping[str, Range]] = {
 RESOURCE_RANGES: Mapping[str, Mapping[str, Range]] = {
     "cells": {"cpus_per_rank": Range(0)},
     "engine": {"threads": Range(1)},
-    "learner": {"lr": Range(0), "eps": Range(0), "weight_decay": Range(0), "clip_norm": ABOVE_0, "threads": Range(1)},
+    "learner": {"lr": Range(0), "eps": Range(0), "weight_decay": Range(0), "clip_norm": Range(0), "threads": Range(1)},
     "weights": {"timeout_s": ABOVE_0},
     "store": {"keep_checkpoints": Range(1)},
 }

@@ -19,7 +19,7 @@ NUMBERS = {
     "ops.dispatch.args.oversample": "ops+: { dispatch+: { args+: { group_size: 98, oversample: 3 } } }",
     "resources.learner.lr": "resources+: { learner+: { lr: -1 } }",
     "resources.learner.betas": "resources+: { learner+: { betas: [0.9, 1] } }",
-    "resources.learner.clip_norm": "resources+: { learner+: { clip_norm: 0 } }",
+    "resources.learner.clip_norm": "resources+: { learner+: { clip_norm: -1 } }",
     "resources.engine.threads": "resources+: { engine+: { threads: 0 } }",
     "resources.store.keep_checkpoints": "resources+: { store+: { keep_checkpoints: 0 } }",
     "resources.weights.timeout_s": "resources+: { weights+: { timeout_s: 0 } }",

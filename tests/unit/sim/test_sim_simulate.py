@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gyre.cli import run_cli
+from gyre.errors import UserError
+from gyre.graph.plan import plan_pipeline
 from gyre.graph.spec import load_spec
+from gyre.graph.typed import build_graph
+from gyre.graph.workload import WorkloadSettings
 from gyre.scheduler.config import SchedulerConfig
-from gyre.sim.setting import place_async, place_colocate, place_elastic, simulate
+from gyre.sim.setting import place_async, place_colocate, place_elastic, read_setting, simulate
 from gyre.sim.simulate import load_setting
 from gyre.sim.tune import LEAST_GAIN, Candidate, find_best
 
@@ -156,7 +161,7 @@ def test_more_training_cells_than_there_are_cannot_be_compared(tmp_path: Path, c
     assert run_json(capsys, "simulate", pipeline)["policies"].keys() == {"elastic"}
 
 
-def test_a_pipeline_without_cells_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ops = "{ tasks: quickstart.ops.tasks, dispatch: quickstart.ops.dispatch + { from: { tasks: 'tasks' } } }"
-    pipeline = write_pipeline(tmp_path, f"quickstart {{ resources: {{ store: quickstart.resources.store }}, ops: {ops} }}")
-    assert "uses no cells" in run_json(capsys, "simulate", pipeline, code=2)["error"]
+def test_a_plan_without_cells_is_refused() -> None:
+    plan = plan_pipeline(build_graph(load_spec(PIPELINES / "quickstart.jsonnet", {})))
+    with pytest.raises(UserError, match="uses no cells"):
+        read_setting(replace(plan, cells=()), WorkloadSettings())
