@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -82,6 +82,7 @@ def print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
 
     # Into a pipe nothing is cut: 80 columns are a terminal's limit, not a file's.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console.on_broken_pipe = _raise_broken_pipe
     # `Text` keeps brackets as they are: plain strings would be read as markup.
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in columns:
@@ -91,6 +92,11 @@ def print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
         table.add_row(*(Text("null" if value is None else str(value)) for value in row))
     console.print(table)
     console.print(f"({count} row{'' if count == 1 else 's'})", style="dim")
+
+
+def _raise_broken_pipe() -> NoReturn:
+    """Rich would leave with exit code 1 where the reader of a table has seen enough (`gyre query … | head`)."""
+    raise BrokenPipeError
 
 
 def print_columns(rows: Iterable[tuple[str, str]]) -> None:

@@ -315,6 +315,10 @@ class Engines(Protocol):
         """Base URL of the engine that serves this execution now; waits while none is routable."""
         ...
 
+    def forget(self, execution_id: str) -> None:
+        """Drop the route of an execution that has ended."""
+        ...
+
 
 @runtime_checkable
 class Trees(Protocol):

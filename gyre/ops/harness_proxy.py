@@ -193,6 +193,7 @@ class HarnessProxy:
         await self.proxy.close_execution(execution_id)
         self.proxy.drop_tree(execution_id)
         await self.control.finished(execution_id, "cancelled", "surplus: its group has enough valid outcomes")
+        self.engines.forget(execution_id)
         state = await self.control.execution_state(execution_id)
         if state is not None and state["status"] == "cancelled":
             await self._pass_on(row, state)
@@ -217,6 +218,7 @@ class HarnessProxy:
         if not self.keeps_trees:  # nobody selects from them; `calls` has the records
             self.proxy.drop_tree(execution_id)
         await self.control.finished(execution_id, result.status, result.reason)
+        self.engines.forget(execution_id)
         closed = await self._closed_row(
             row,
             attempt=attempt,

@@ -57,9 +57,10 @@ class HarnessRunner:
     """
 
     def __init__(self, profile: HarnessProfile, *, run_dir: Path, sandbox: Sandbox, model: str = "policy") -> None:
-        """Copy the profile's files into the run, so that what ran stays with it."""
+        """Copy the profile's files into the run, so that what ran stays with it; homes that a killed life of the run left go."""
         self._profile = profile
         self._run_dir = run_dir
+        shutil.rmtree(run_dir / "homes", ignore_errors=True)
         self._sandbox = sandbox
         self._model = model
         self._program_dir = run_dir / "harness" / profile.name

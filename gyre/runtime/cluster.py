@@ -259,9 +259,9 @@ class Cluster:
             self._watched.pop(reference, None)
         return not self._running
 
-    def status(self) -> Mapping[str, Any]:
-        """What the control room says of the run."""
-        return self._get([self._pools[CONTROL_POOL].control.remote("status")])[0]
+    def status(self, num_seen: int) -> Mapping[str, Any]:
+        """What the control room says of the run; of its steps those after the first `num_seen`."""
+        return self._get([self._pools[CONTROL_POOL].control.remote("status", num_seen)])[0]
 
     def stop(self) -> None:
         """Ask the run to stop before it is complete."""

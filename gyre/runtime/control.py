@@ -149,8 +149,8 @@ class ControlRoom:
         """True when the run is complete or being stopped."""
         return self._is_over
 
-    def status(self) -> dict[str, Any]:
-        """What the terminal shows."""
+    def status(self, num_seen: int = 0) -> dict[str, Any]:
+        """What the terminal shows; of the committed steps of this process those after the first `num_seen`."""
         s = self.scheduler
         return {
             "dispatched": s.counters.dispatched,
@@ -161,7 +161,7 @@ class ControlRoom:
             "published_version": s.published_version,
             "roles": [str(role) for role in s.roles],
             "ready_groups": s.num_ready,
-            "steps": self.conductor.steps,
+            "steps": self.conductor.steps[num_seen:],
             "is_over": self._is_over,
             "is_complete": self._is_over and not self._is_stopping,
         }

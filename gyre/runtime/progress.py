@@ -35,7 +35,8 @@ class Progress:
         self._file = run_dir / "progress.jsonl"
         self._console = Console(stderr=True, highlight=False, quiet=quiet)
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
-        self._num_shown = 0
+        self.num_shown = 0
+        """Steps shown so far."""
         self._started_s = time.monotonic()
 
     def __enter__(self) -> Progress:
@@ -52,10 +53,10 @@ class Progress:
         self._console.print(Text(sentence, style="dim"))
 
     def show(self, status: Mapping[str, Any]) -> None:
-        """Print the steps that are new and refresh the live line."""
-        for step in status["steps"][self._num_shown :]:
+        """Print the steps, which are new, and refresh the live line."""
+        for step in status["steps"]:
             self._show_step(step, status)
-        self._num_shown = len(status["steps"])
+            self.num_shown += 1
         if self._live.is_started:
             self._live.update(Text(self._line(status)))
 

@@ -152,12 +152,12 @@ def _drive(
             progress.say("starting Ray, cells and operators")
             cluster.start()
             while not cluster.is_done(wait_s=POLL_S):
-                progress.show(cluster.status())
+                progress.show(cluster.status(progress.num_shown))
                 if stop_at_s is not None and time.monotonic() > stop_at_s:
                     message = f"stopped after {stop_after_hours:g} h; continue with --resume"
                     cluster.stop()
                     stop_at_s = None
-            progress.show(cluster.status())
+            progress.show(cluster.status(progress.num_shown))
         except KeyboardInterrupt:
             code, message = 130, "interrupted; continue with --resume"
         except (RunError, OSError) as error:

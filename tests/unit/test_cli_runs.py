@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +95,12 @@ def test_inspect_shows_executions_and_one_of_them(tiny_run, capsys):
     assert isinstance(json.loads(shown), dict)
     assert listed[0]["execution_id"] in shown
     assert run_cli(["inspect", str(tiny_run), "g999999-99"]) == 2
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(tiny_run):
+    command = [sys.executable, "-m", "gyre.cli", "query", str(tiny_run), "SELECT repeat('x', 1000) FROM range(3000)"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -93,7 +93,7 @@ class Bench:
         self.proxy = FakeProxy()
         monkeypatch.setattr("gyre.rollout.proxy.Proxy.for_model", lambda *_, **__: self.proxy)
         self.doors, self.runner = Doors(), FakeRunner()
-        engines = SimpleNamespace(model_dir=Path("model"), assign=lambda *_: None)
+        engines = SimpleNamespace(model_dir=Path("model"), assign=lambda *_: None, forget=lambda *_: None)
         parts: dict[str, Any] = {
             "engines": engines,
             "control": self.doors,

@@ -59,6 +59,13 @@ async def test_a_harness_runs_on_the_tasks_files_and_leaves_its_workspace(tmp_pa
     assert list((tmp_path / "run/homes").iterdir()) == []
 
 
+def test_homes_that_a_killed_run_left_are_removed(tmp_path):
+    left = tmp_path / "run/homes/g000001-02-1"
+    left.mkdir(parents=True)
+    make_run(tmp_path)
+    assert not left.exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "reason"),
     [

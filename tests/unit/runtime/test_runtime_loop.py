@@ -263,6 +263,7 @@ async def test_an_open_horizon_ends_at_its_last_step_with_groups_outstanding() -
     status = world.room.status()
     assert status["is_complete"]
     assert status["dispatched"] > 3
+    assert [row["version"] for row in world.room.status(2)["steps"]] == [3]
 
 
 async def test_a_move_that_overtakes_the_launch_it_follows_is_kept() -> None:
@@ -273,6 +274,9 @@ async def test_a_move_that_overtakes_the_launch_it_follows_is_kept() -> None:
     assert await routes.route("g000000-00") == "http://1"
     routes.reroute({"g000000-00": "cell2"})
     assert await routes.route("g000000-00") == "http://2"
+    routes.forget("g000000-00")
+    routes.assign("g000000-00", "cell0")
+    assert await routes.route("g000000-00") == "http://0"
 
 
 class IdleCell(FakeCell):
