@@ -146,7 +146,8 @@ class Cell:
         self._lock.acquire_shared(wait_s=LOCK_WAIT_S)
         torch.set_num_threads(self.spec.threads)
         if self.spec.trains:
-            from gyre.training.hf import flat_layout, read_shape
+            from gyre.model_shape import read_shape
+            from gyre.training.hf import flat_layout
             from gyre.training.transfer import TransferEndpoint
 
             # Read now: the folder is a checkpoint, which is deleted when newer ones are there.

@@ -25,14 +25,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from gyre.errors import RunError, UserError
-from gyre.training.hf import (
-    WeightSlot,
-    flat_layout,
-    layout_size,
-    read_companions,
-    read_shape,
-    weight_shapes,
-)
+from gyre.model_shape import read_shape, weight_shapes
+from gyre.training.hf import WeightSlot, flat_layout, layout_size, read_companions
 from gyre.training.objective import GspoSettings, LogRatio, log_ratio_sums, row_objective
 from gyre.training.replica import (
     AdamSettings,

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from gyre.errors import UserError
+from gyre.model_shape import ModelShape
 from gyre.training.attention import PackedAttention
-from gyre.training.hf import ModelShape
 from gyre.training.shim import cpu_factories, install_cpu_shim, without_compilation
 
 with warnings.catch_warnings(), without_compilation():
@@ -178,7 +178,7 @@ def _transformer_config(shape: ModelShape) -> TransformerConfig:
         num_attention_heads=shape.num_heads,
         num_query_groups=shape.num_kv_heads,
         kv_channels=shape.head_dim,
-        layernorm_epsilon=shape.rms_eps,
+        layernorm_epsilon=shape.norm_eps,
         normalization="RMSNorm",
         qk_layernorm=shape.has_qk_norm,
         gated_linear_unit=True,

@@ -19,7 +19,7 @@ from gyre.rollout.engines.model import Qwen3Model
 from gyre.rollout.engines.prefix import PrefixCache
 from gyre.rollout.engines.sampler import sample_tokens
 from gyre.rollout.engines.sequence import LiveSequence, Sampled
-from gyre.rollout.engines.weights import read_config, read_weights
+from gyre.rollout.engines.weights import read_end_tokens, read_served_shape, read_weights
 
 PREFIX_CACHE_TOKENS = 32_768
 """Tokens of KV kept for sessions between their calls: 16 sessions of 2,048 tokens."""
@@ -31,13 +31,13 @@ class TorchDecoder:
     kind = "local"
 
     def __init__(self, model_dir: str | Path, *, num_slots: int, context_length: int | None, prefix_cache_tokens: int) -> None:
-        config = read_config(model_dir)
+        shape = read_served_shape(Path(model_dir))
         self.model_path = str(model_dir)
-        self.vocab_size = config.vocab_size
-        self.context_length = context_length or config.context_length
+        self.vocab_size = shape.vocab_size
+        self.context_length = context_length or shape.max_positions
         self.num_slots = num_slots
-        self.eos_token_ids = config.eos_token_ids
-        self._model = Qwen3Model(config, read_weights(model_dir), num_slots=num_slots, max_tokens=self.context_length)
+        self.eos_token_ids = read_end_tokens(Path(model_dir))
+        self._model = Qwen3Model(shape, read_weights(model_dir), num_slots=num_slots, max_tokens=self.context_length)
         self._prefixes = PrefixCache(prefix_cache_tokens)
         tokenizer_path = Path(model_dir) / "tokenizer.json"
         self._tokenizer = Tokenizer.from_file(str(tokenizer_path)) if tokenizer_path.is_file() else None

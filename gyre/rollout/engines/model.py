@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gyre.rollout.engines.weights import ModelConfig, check_weights
+from gyre.model_shape import ModelShape
+from gyre.rollout.engines.weights import check_weights
 
 MASKED = -math.inf
 
@@ -49,7 +50,7 @@ class Qwen3Model:
         max_tokens: tokens a slot holds; one more position is kept for rows that are not decoded.
     """
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, object], *, num_slots: int, max_tokens: int) -> None:
+    def __init__(self, config: ModelShape, weights: Mapping[str, object], *, num_slots: int, max_tokens: int) -> None:
         self.config = config
         self.num_slots = num_slots
         self.max_tokens = max_tokens
@@ -253,7 +254,7 @@ class Qwen3Model:
         return F.linear(self._norm(x_NC, self._norm_out), self._head)
 
 
-def _rotation_table(config: ModelConfig, num_positions: int) -> Tensor:
+def _rotation_table(config: ModelShape, num_positions: int) -> Tensor:
     """e^(i·position·frequency) for every position and pair, [positions, 1, D/2], complex."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     frequencies = 1.0 / (config.rope_theta**exponents)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,87 +16,31 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gyre.errors import EngineError, UserError
+from gyre.model_shape import ModelShape, read_shape, weight_shapes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """Shape of a Qwen3-architecture decoder."""
-
-    vocab_size: int
-    """Rows of the embedding."""
-    hidden_size: int
-    """Width of the residual stream."""
-    num_layers: int
-    """Decoder layers."""
-    num_heads: int
-    """Query heads."""
-    num_kv_heads: int
-    """Key and value heads; divides `num_heads`."""
-    head_dim: int
-    """Width of a head."""
-    intermediate_size: int
-    """Width of the gated feed-forward."""
-    norm_eps: float
-    """Added to the mean square in every RMS norm."""
-    rope_theta: float
-    """Base of the rotary embedding."""
-    is_tied: bool
-    """Whether the output layer is the embedding."""
-    context_length: int
-    """Most positions the model was made for."""
-    eos_token_ids: tuple[int, ...]
-    """Tokens that end an answer unless a request ignores them."""
-
-
-def read_config(model_dir: str | Path) -> ModelConfig:
-    """Read `config.json` (and `generation_config.json` where there is one).
+def read_served_shape(model_dir: Path) -> ModelShape:
+    """Shape of a model that the local engine serves.
 
     Raises:
         UserError: no such folder, or an architecture that the local engine does not compute.
     """
-    folder = Path(model_dir)
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UserError(f"{folder} holds no config.json", hint="name a Hugging Face model folder")
-    raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    _refuse_unknown(raw, path)
-    rope = raw.get("rope_parameters") or {}
-    eos = raw.get("eos_token_id")
-    generation_path = folder / "generation_config.json"
-    if generation_path.is_file():
-        eos = json.loads(generation_path.read_text(encoding="utf-8")).get("eos_token_id", eos)
-    num_heads = int(raw["num_attention_heads"])
-    return ModelConfig(
-        vocab_size=int(raw["vocab_size"]),
-        hidden_size=int(raw["hidden_size"]),
-        num_layers=int(raw["num_hidden_layers"]),
-        num_heads=num_heads,
-        num_kv_heads=int(raw.get("num_key_value_heads") or num_heads),
-        head_dim=int(raw.get("head_dim") or raw["hidden_size"] // num_heads),
-        intermediate_size=int(raw["intermediate_size"]),
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
-        is_tied=bool(raw.get("tie_word_embeddings", False)),
-        context_length=int(raw.get("max_position_embeddings", 32_768)),
-        eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
-    )
-
-
-def _refuse_unknown(raw: Mapping[str, Any], path: Path) -> None:
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    refusals = {
-        f"model_type is {raw.get('model_type')!r}, not 'qwen3'": raw.get("model_type") != "qwen3",
-        "attention_bias is on": bool(raw.get("attention_bias")),
-        "sliding-window attention is on": bool(raw.get("use_sliding_window")),
-        f"hidden_act is {raw.get('hidden_act')!r}, not 'silu'": raw.get("hidden_act", "silu") != "silu",
-        "the rotary embedding is scaled": rope.get("rope_type", rope.get("type", "default")) != "default",
-    }
-    found = [text for text, applies in refusals.items() if applies]
-    if found:
+    shape = read_shape(model_dir)
+    if not shape.has_qk_norm:
         raise UserError(
-            f"{path}: the local engine cannot serve this model: {'; '.join(found)}",
+            f"{model_dir / 'config.json'}: the local engine serves models of type 'qwen3' only",
             hint="use a plain Qwen3 model, or the sglang engine",
         )
+    return shape
+
+
+def read_end_tokens(model_dir: Path) -> tuple[int, ...]:
+    """Tokens that end an answer unless a request ignores them."""
+    found: Any = None
+    for name in ("config.json", "generation_config.json"):
+        if (model_dir / name).is_file():
+            found = json.loads((model_dir / name).read_text(encoding="utf-8")).get("eos_token_id", found)
+    return tuple(found) if isinstance(found, list) else () if found is None else (int(found),)
 
 
 def read_weights(model_dir: str | Path) -> dict[str, Tensor]:
@@ -112,44 +55,19 @@ def read_weights(model_dir: str | Path) -> dict[str, Tensor]:
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor of the model, in Hugging Face's names and order."""
-    hidden, head = config.hidden_size, config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
-    for i in range(config.num_layers):
-        layer = f"model.layers.{i}."
-        shapes |= {
-            layer + "self_attn.q_proj.weight": (config.num_heads * head, hidden),
-            layer + "self_attn.k_proj.weight": (config.num_kv_heads * head, hidden),
-            layer + "self_attn.v_proj.weight": (config.num_kv_heads * head, hidden),
-            layer + "self_attn.o_proj.weight": (hidden, config.num_heads * head),
-            layer + "self_attn.q_norm.weight": (head,),
-            layer + "self_attn.k_norm.weight": (head,),
-            layer + "mlp.gate_proj.weight": (config.intermediate_size, hidden),
-            layer + "mlp.up_proj.weight": (config.intermediate_size, hidden),
-            layer + "mlp.down_proj.weight": (hidden, config.intermediate_size),
-            layer + "input_layernorm.weight": (hidden,),
-            layer + "post_attention_layernorm.weight": (hidden,),
-        }
-    shapes["model.norm.weight"] = (hidden,)
-    if not config.is_tied:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    return shapes
-
-
-def check_weights(config: ModelConfig, weights: Mapping[str, Any]) -> dict[str, Tensor]:
+def check_weights(shape: ModelShape, weights: Mapping[str, Any]) -> dict[str, Tensor]:
     """The model's tensors out of `weights` (tensors or arrays), every one present and of its shape.
 
     Raises:
         EngineError: one is missing or has another shape; nothing was loaded.
     """
     checked: dict[str, Tensor] = {}
-    for name, shape in expected_shapes(config).items():
+    for name, dims in weight_shapes(shape).items():
         if name not in weights:
             raise EngineError(f"weights lack {name}; they belong to another model, nothing was loaded")
         tensor = torch.as_tensor(weights[name])
-        if tuple(tensor.shape) != shape:
-            raise EngineError(f"weight {name} has shape {tuple(tensor.shape)}, not {shape}; nothing was loaded")
+        if tuple(tensor.shape) != dims:
+            raise EngineError(f"weight {name} has shape {tuple(tensor.shape)}, not {dims}; nothing was loaded")
         checked[name] = tensor
     return checked
 

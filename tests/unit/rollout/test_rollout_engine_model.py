@@ -13,8 +13,9 @@ pytestmark = pytest.mark.torch
 from rollout_engine_support import VOCAB_SIZE, write_model  # noqa: E402
 
 from gyre.errors import EngineError, UserError  # noqa: E402
+from gyre.model_shape import read_shape, weight_shapes  # noqa: E402
 from gyre.rollout.engines.model import Qwen3Model  # noqa: E402
-from gyre.rollout.engines.weights import expected_shapes, read_config, read_weights, unflatten  # noqa: E402
+from gyre.rollout.engines.weights import read_end_tokens, read_served_shape, read_weights, unflatten  # noqa: E402
 
 IDS = [(7 * i * i + 3 * i) % VOCAB_SIZE for i in range(90)]
 
@@ -25,7 +26,7 @@ def reference_logp(model):
 
 
 def open_model(folder: Path) -> Qwen3Model:
-    return Qwen3Model(read_config(folder), read_weights(folder), num_slots=4, max_tokens=128)
+    return Qwen3Model(read_served_shape(folder), read_weights(folder), num_slots=4, max_tokens=128)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -63,7 +64,7 @@ def test_moved_and_copied_kv_continues_alike(tmp_path):
 def test_export_gives_the_loaded_weights_back_bit_for_bit(tmp_path):
     write_model(tmp_path, is_tied=False)
     stored, exported = read_weights(tmp_path), open_model(tmp_path).export()
-    assert set(exported) == set(stored) == set(expected_shapes(read_config(tmp_path)))
+    assert set(exported) == set(stored) == set(weight_shapes(read_shape(tmp_path)))
     assert all(torch.equal(exported[name], stored[name].float()) for name in stored)
 
 
@@ -88,25 +89,47 @@ def test_flat_buffers_become_named_views():
         unflatten(flat, [("c", (5,), 6)])
 
 
+def change_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_another_architecture_is_not_served(tmp_path):
+    write_model(tmp_path)
+    change_config(tmp_path, model_type="llama")
+    assert not read_shape(tmp_path).has_qk_norm
+    with pytest.raises(UserError, match="serves models of type 'qwen3' only"):
+        read_served_shape(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"model_type": "llama"}, "model_type is 'llama'"),
-        ({"attention_bias": True}, "attention_bias is on"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'"),
+        ({"attention_bias": True, "mlp_bias": True}, "attention_bias is on; mlp_bias is on"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "the rotary embedding is scaled"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, r"the rotary embedding is scaled \(yarn\)"),
+        ({"use_sliding_window": True}, "sliding-window attention is on"),
     ],
 )
-def test_another_architecture_is_refused(tmp_path, change, sentence):
+def test_what_gyre_would_compute_wrongly_is_refused(tmp_path, change, sentence):
     write_model(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    change_config(tmp_path, **change)
     with pytest.raises(UserError, match=sentence):
-        read_config(tmp_path)
+        read_shape(tmp_path)
+
+
+def test_the_tokens_that_end_an_answer_are_the_generations_own_where_it_has_any(tmp_path):
+    (tmp_path / "config.json").write_text('{"eos_token_id": 3}')
+    assert read_end_tokens(tmp_path) == (3,)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
+    assert read_end_tokens(tmp_path) == (5, 6)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert read_end_tokens(tmp_path) == (3,)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(UserError, match=r"holds no config\.json"):
-        read_config(tmp_path)
+        read_shape(tmp_path)
     with pytest.raises(EngineError, match=r"holds no \*\.safetensors"):
         read_weights(tmp_path)
