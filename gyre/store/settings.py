@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gyre.errors import StoreError
+from gyre.scheduler.config import cell_engine, standalone_engine
 
 SPEC_FILE = "spec.json"
 
@@ -48,6 +49,8 @@ class RunSettings:
     """Executions that each cell's engine serves at a time; None: not known."""
     standalone_places: int = 0
     """Executions that all standalone engines serve at a time."""
+    engines: frozenset[str] | None = None
+    """Names of all engines; None: not known."""
 
 
 def read_settings(run_dir: Path) -> RunSettings:
@@ -75,7 +78,12 @@ def _places_of(cells: dict[str, Any]) -> dict[str, Any]:
         return {}
     concurrency = cells["concurrency"]
     places = tuple(concurrency) if isinstance(concurrency, list) else (concurrency,) * cells["count"]
-    return {"cell_places": places, "standalone_places": cells["standalone"] * (cells["standalone_concurrency"] or places[0])}
+    names = [*map(cell_engine, range(len(places))), *map(standalone_engine, range(cells["standalone"]))]
+    return {
+        "cell_places": places,
+        "standalone_places": cells["standalone"] * (cells["standalone_concurrency"] or places[0]),
+        "engines": frozenset(names),
+    }
 
 
 def _from_ops(by_op: dict[str, dict[str, Any]]) -> RunSettings:

@@ -61,6 +61,8 @@ class LiveRun:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # Of a pytest that a shell started in the background it would learn to ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def wait_events(self, kind: str, count: int) -> None:

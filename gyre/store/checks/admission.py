@@ -103,6 +103,8 @@ def check_publications(data: RunData) -> Iterator[Breach]:
     newest: dict[str, int] = {}
     for row in sorted(data.publications, key=lambda row: row["time_s"]):
         key = f"{row['engine']} version {row['version']}"
+        if data.settings.engines is not None and row["engine"] not in data.settings.engines:
+            yield Breach("publications", key, "names an engine that the pipeline does not have")
         if not 0 <= row["version"] <= data.version:
             yield Breach("publications", key, f"was published, but the newest version is {data.version}")
         if row["version"] < newest.get(row["engine"], 0):

@@ -109,7 +109,7 @@ def _groups_of_step(data: RunData, row: Mapping[str, Any], consumed: list[str]) 
     wanted = data.settings.groups_per_step
     if wanted is not None and len(row["group_ids"]) != wanted:
         yield f"has {len(row['group_ids'])} groups, but a step takes {wanted}"
-    if len(set(row["cells"])) != len(row["cells"]) or any(cell < 0 for cell in row["cells"]):
+    if not row["cells"] or len(set(row["cells"])) != len(row["cells"]) or any(cell < 0 for cell in row["cells"]):
         yield f"names the cells {row['cells']}, which is no list of cells"
 
 
@@ -127,7 +127,7 @@ def _figures_of_step(data: RunData, row: Mapping[str, Any], targets: int) -> Ite
     if not _is_mean(row["staleness_mean"], stale):
         yield f"says a mean staleness of {row['staleness_mean']}, but its groups give {_mean(stale)}"
     for name in ("loss", "grad_norm", "duration_s"):
-        if not math.isfinite(row[name]):
+        if not math.isfinite(row[name]) or (row[name] < 0 and name != "loss"):
             yield f"has the {name} {row[name]}"
 
 

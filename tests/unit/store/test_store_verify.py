@@ -111,9 +111,12 @@ ALTERATIONS = [
     ("steps", {"version": 2}, {"reward_mean": 0.9}, "steps | version 2 | says a mean reward of 0.9"),
     ("steps", {"version": 2}, {"staleness_mean": 0.25}, "steps | version 2 | says a mean staleness of 0.25"),
     ("steps", {"version": 2}, {"loss": float("nan")}, "steps | version 2 | has the loss nan"),
+    ("steps", {"version": 2}, {"cells": []}, "steps | version 2 | names the cells []"),
+    ("steps", {"version": 2}, {"grad_norm": -1.0}, "steps | version 2 | has the grad_norm -1.0"),
     ("steps", {"version": 2}, {"cells": [0, 2]}, "steps | version 2 | counts cell 2, which had not joined"),
     # Publications and events.
     ("publications", {"version": 3, "engine": "cell2"}, {"confirmed": False}, "publications | cell2 version 3 | was sent"),
+    ("publications", {"version": 3, "engine": "cell2"}, {"engine": "cell7"}, "cell7 version 3 | names an engine that"),
     ("publications", {"version": 3, "engine": "cell2"}, {"version": 9}, "publications | cell2 version 9 | was published, but"),
     ("events", {"kind": "to_training", "cell": 1}, {"kind": "seen"}, "events | joined of cell 1"),
     ("events", {"kind": "to_training", "cell": 1}, {"cell": 0}, "sends a cell to training that is there already"),
