@@ -15,6 +15,8 @@ from support.live_run import TINY, LiveRun, assert_complete, gyre, rows, run_tin
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
+STEPS_OF_A_LONG_RUN = 30
+"""A dozen steps can be over before somebody who watches the tables has seen two of them."""
 MODEL = TINY.parent.parent.parent / "pipelines" / "models" / "tiny"
 
 
@@ -26,7 +28,7 @@ def processes_of(driver_pid: int, title: str) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("title", ["ray::Cell", "ray::Pool"])
 def test_a_lost_process_ends_the_run_and_it_resumes(title: str, tmp_path: Path) -> None:
-    live = LiveRun(tmp_path / "run", steps=12)
+    live = LiveRun(tmp_path / "run", steps=STEPS_OF_A_LONG_RUN)
     live.wait_events("updated", 2)
     assert live.process.poll() is None, live.wait() or live.output
     victims = processes_of(live.process.pid, title)
@@ -35,9 +37,9 @@ def test_a_lost_process_ends_the_run_and_it_resumes(title: str, tmp_path: Path) 
     assert live.wait() == 1, live.output
     assert "--resume" in live.output
     assert "Traceback" not in live.output
-    done = run_tiny(tmp_path / "run", resume=True, steps=12)
+    done = run_tiny(tmp_path / "run", resume=True, steps=STEPS_OF_A_LONG_RUN)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_complete(tmp_path / "run", steps=12)
+    assert_complete(tmp_path / "run", steps=STEPS_OF_A_LONG_RUN)
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_ends_the_run_and_it_resumes(small_disk: Path) -> None:
     run_dir = small_disk / "run"
-    live = LiveRun(run_dir, steps=12)
+    live = LiveRun(run_dir, steps=STEPS_OF_A_LONG_RUN)
     live.wait_events("updated", 1)
     ballast = small_disk / "ballast"
     with ballast.open("wb") as out:
@@ -63,9 +65,9 @@ def test_a_full_disk_ends_the_run_and_it_resumes(small_disk: Path) -> None:
     assert "--resume" in live.output
     ballast.unlink()
     subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)
-    done = run_tiny(run_dir, resume=True, steps=12)
+    done = run_tiny(run_dir, resume=True, steps=STEPS_OF_A_LONG_RUN)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_complete(run_dir, steps=12)
+    assert_complete(run_dir, steps=STEPS_OF_A_LONG_RUN)
 
 
 @pytest.fixture(scope="module")
