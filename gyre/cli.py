@@ -129,12 +129,12 @@ def command(*examples: str, cls: type[ExampleCommand] = ExampleCommand) -> Calla
 
 def _load(pipeline: Path, settings: Mapping[str, str]) -> tuple[Spec, TypedGraph, Plan]:
     from gyre.graph.plan import plan_pipeline
+    from gyre.graph.registry import look_beside
     from gyre.graph.spec import load_spec
     from gyre.graph.typed import build_graph
 
     spec = load_spec(pipeline, settings)
-    # `module:attr` may name a module beside the pipeline's file.
-    sys.path.append(str(spec.base_dir.resolve()))
+    look_beside(spec.base_dir)
     graph = build_graph(spec)
     return spec, graph, plan_pipeline(graph)
 

@@ -85,6 +85,13 @@ class Operator:
         return info.extra.get("check") or getattr(self.target, "check", None)
 
 
+def look_beside(base_dir: Path) -> None:
+    """Find modules of operators in the folder of a pipeline's file, too, from now on and behind all others."""
+    folder = str(base_dir.resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
 def find_operator(name: str) -> Operator:
     """Look an operator up and read its signature.
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from gyre.killpoints import kill_point
 from gyre.ops._background import Background
-from gyre.records import Batch, ClosedExecution, Control, ScoredExecution, Scorers, Store, Stream, op
+from gyre.records import Assessment, Batch, ClosedExecution, Control, ScoredExecution, Scorers, Store, Stream, op
 from gyre.trajectory import outcomes as o
 
+Scorer = Callable[[Batch[ClosedExecution]], Awaitable[Batch[Assessment]]]
+"""A scorer operator, ready to be called."""
 GRACE_S = 1.0
 """An execution that closed at the end of its overall budget still gets its first try."""
 
@@ -171,12 +173,8 @@ class Evaluate:
 
         A scorer that fails, or says nothing of the preserved work, has not scored: that is a reason, not a crash.
         """
-        batch = Batch.of(ClosedExecution, [row])
-        try:
-            answered = (await self.scorer(batch)).rows()
-            reason = "the scorer answered nothing for this execution"
-        except Exception as error:
-            answered, reason = [], f"the scorer failed: {type(error).__name__}: {error}"
+        answered, failure = await ask_scorer(self.scorer, row)
+        reason = failure or "the scorer answered nothing for this execution"
         said = [a for a in answered if a["execution_id"] == row["execution_id"]]
         whole = next((a for a in said if a["artifact_version"] == row["artifact_version"] and not a["branch"]), None)
         others = [a for a in said if a is not whole]
@@ -184,24 +182,7 @@ class Evaluate:
             return whole, others
         if others:
             reason = "the scorer assessed other states of this execution, not the preserved one"
-        return self._assessment(row, valid=False, score=None, reason=reason, tries=1), others
-
-    def _assessment(
-        self, row: Mapping[str, Any], *, valid: bool, score: float | None, reason: str, tries: int, designated: bool = False
-    ) -> dict[str, Any]:
-        return {
-            "execution_id": row["execution_id"],
-            "attempt": row["attempt"],
-            "designated": designated,
-            "valid": valid,
-            "score": score,
-            "reason": reason,
-            "artifact_version": row["artifact_version"],
-            "artifact_ref": row["workspace"],
-            "branch": "",
-            "try": tries,
-            "created_at_s": time.time(),
-        }
+        return make_assessment(row, valid=False, score=None, reason=reason, tries=1), others
 
     async def _designate(self, action: o.Designate) -> None:
         row = self._closed.get(action.execution_id)
@@ -210,7 +191,7 @@ class Evaluate:
         await self.control.assessed(action.execution_id, action.valid)
         if (action.execution_id, row["attempt"]) in self._earlier:
             return
-        designated = self._assessment(
+        designated = make_assessment(
             row,
             valid=action.valid,
             score=action.reward,
@@ -249,6 +230,33 @@ class Evaluate:
                 "reward_sum": float(sum(rewards)),
             }
         )
+
+
+async def ask_scorer(scorer: Scorer, row: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """What a scorer says of a closed execution, and how it failed if it did. A scorer that fails has not scored: it is no crash."""
+    try:
+        return (await scorer(Batch.of(ClosedExecution, [row]))).rows(), ""
+    except Exception as error:
+        return [], f"the scorer failed: {type(error).__name__}: {error}"
+
+
+def make_assessment(
+    row: Mapping[str, Any], *, valid: bool, score: float | None, reason: str, tries: int, designated: bool = False
+) -> dict[str, Any]:
+    """An assessment of a closed execution's preserved work."""
+    return {
+        "execution_id": row["execution_id"],
+        "attempt": row["attempt"],
+        "designated": designated,
+        "valid": valid,
+        "score": score,
+        "reason": reason,
+        "artifact_version": row["artifact_version"],
+        "artifact_ref": row["workspace"],
+        "branch": "",
+        "try": tries,
+        "created_at_s": time.time(),
+    }
 
 
 def _has_score(assessment: Mapping[str, Any]) -> bool:

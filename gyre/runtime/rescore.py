@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,12 @@ from rich.console import Console
 from rich.progress import track
 
 from gyre.errors import RunError, UserError
-from gyre.graph.registry import find_operator
+from gyre.graph.registry import find_operator, look_beside
 from gyre.graph.rundir import read_kept
 from gyre.graph.settings import bind_settings
+from gyre.ops.evaluate import ask_scorer, make_assessment
 from gyre.ops.harness_proxy import FINISHED
-from gyre.records import Batch, ClosedExecution, Task
+from gyre.records import Batch, Task
 from gyre.runtime.doors import BoundScorer
 from gyre.runtime.wiring import RunningPipeline, build_scorer
 from gyre.store.lock import RunLock
@@ -51,8 +50,7 @@ def rescore(run: Path, *, scorer: str, as_json: bool = False) -> int:
     run = run.resolve()
     document = read_kept(run)
     base_dir = Path(document["base_dir"])
-    # As in the run: operators of the pipeline's own may lie beside its file.
-    sys.path.append(str(base_dir))
+    look_beside(base_dir)
     store = RunStore(run, writer="rescore")
     closed = closed_executions(store, read_tasks_of(document))
     if not closed:
@@ -114,14 +112,10 @@ async def _score_all(scorer: BoundScorer, name: str, closed: list[dict[str, Any]
     return found
 
 
-async def _ask(scorer: BoundScorer, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Ask once. A scorer that fails has not scored, as in a run: that is a reason, not a crash."""
-    try:
-        return (await scorer(Batch.of(ClosedExecution, [row]))).rows()
-    except Exception as error:
-        same = {name: row[name] for name in ("execution_id", "attempt", "artifact_version")}
-        said = {"valid": False, "score": None, "reason": f"the scorer failed: {type(error).__name__}: {error}"}
-        return [{**same, **said, "artifact_ref": row["workspace"], "branch": "", "try": 1, "created_at_s": time.time()}]
+async def _ask(scorer: BoundScorer, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ask once; one that fails, as in a run, gives an invalid assessment."""
+    answered, failure = await ask_scorer(scorer, row)
+    return [make_assessment(row, valid=False, score=None, reason=failure, tries=1)] if failure else answered
 
 
 def _report(store: RunStore, name: str, found: list[dict[str, Any]], as_json: bool) -> int:

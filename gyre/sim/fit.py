@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from gyre.errors import UserError
 from gyre.graph.plan import Plan, plan_pipeline
+from gyre.graph.registry import look_beside
 from gyre.graph.rundir import SPEC_FILE, read_kept
 from gyre.graph.spec import Spec, read_document
 from gyre.graph.typed import build_graph
@@ -77,8 +77,7 @@ def read_run_spec(run: Path) -> Spec:
     """
     document = read_kept(run)
     base_dir = Path(document["base_dir"])
-    # Operators of the pipeline's own may lie beside its file.
-    sys.path.append(str(base_dir))
+    look_beside(base_dir)
     return read_document(document["pipeline"], path=run / SPEC_FILE, base_dir=base_dir, problems=[])
 
 
